@@ -18,18 +18,28 @@ from setuptools.modified import newer_group
 
 NATIVE = Path("src/otel_recfn/native")
 OWN_LIBRARIES = {"observer", "callbacks"}  # compiled at first use, against the user's torch
-WITHOUT_PYTHON = {"core", "drain"}  # they don't include Python's headers: compiled once for all CPythons
+WITHOUT_PYTHON = {
+    "core",
+    "drain",
+}  # they don't include Python's headers: compiled once for all CPythons
 SOURCES = sorted(path for path in NATIVE.glob("*/*.cpp") if path.parent.name not in OWN_LIBRARIES)
 HEADERS = sorted(NATIVE.glob("*/*.hpp"))
 DEPENDS = [str(path) for path in (*SOURCES, *HEADERS)]
 JOINED = Path("build/joined")
 COMPILE = [
-    *("-std=c++17", "-O3", "-g0"),  # -g, which Python was built with, is a third of the time of a compile
+    *(
+        "-std=c++17",
+        "-O3",
+        "-g0",
+    ),  # -g, which Python was built with, is a third of the time of a compile
     "-fno-math-errno",  # rounding, which each time needs, is one instruction then and not a call
     "-falign-functions=64",  # else what a range costs differs by a sixth from build to build, as other code moves it
     *("-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers"),
 ]
-OVERFLOW = {"-fwrapv", "-fno-strict-overflow"}  # CPythons are built with one of them; the second includes the first
+OVERFLOW = {
+    "-fwrapv",
+    "-fno-strict-overflow",
+}  # CPythons are built with one of them; the second includes the first
 # Intel's processors from Skylake to Comet Lake decode a jump anew each time that lies across 32 bytes, or ends there.
 ALIGNED_JUMPS = "-Wa,-mbranches-within-32B-boundaries"
 
@@ -43,7 +53,9 @@ def joined_sources(folders: set[str]) -> list[str]:
 def _joined(folder: str) -> str:
     """Written only where it says something new: setuptools compiles all again where a source is younger than what it built."""
     file = JOINED / f"{folder}.cpp"
-    text = "".join(f'#include "{folder}/{path.name}"\n' for path in SOURCES if path.parent.name == folder)
+    text = "".join(
+        f'#include "{folder}/{path.name}"\n' for path in SOURCES if path.parent.name == folder
+    )
     if not file.exists() or file.read_text() != text:
         file.write_text(text)
     return str(file)
@@ -57,7 +69,9 @@ class BuildNativeOrSayWhy(build_ext):
 
     def run(self) -> None:
         if sysconfig.get_config_var("Py_GIL_DISABLED"):
-            self._note("otel-recfn needs a GIL, and this CPython is free-threaded: install with the usual build")
+            self._note(
+                "otel-recfn needs a GIL, and this CPython is free-threaded: install with the usual build"
+            )
             return
         try:
             super().run()
@@ -76,11 +90,20 @@ class BuildNativeOrSayWhy(build_ext):
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder, "empty.c")
             source.touch()
-            command = [*self.compiler.compiler_so, option, "-c", str(source), "-o", str(source.with_suffix(".o"))]
+            command = [
+                *self.compiler.compiler_so,
+                option,
+                "-c",
+                str(source),
+                "-o",
+                str(source.with_suffix(".o")),
+            ]
             return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def build_extension(self, extension: Extension) -> None:
-        extension.extra_objects = [self._compiled_for_any_python(source) for source in FOR_ANY_PYTHON]
+        extension.extra_objects = [
+            self._compiled_for_any_python(source) for source in FOR_ANY_PYTHON
+        ]
         super().build_extension(extension)
 
     def _compiled_for_any_python(self, source: str) -> str:
@@ -90,23 +113,32 @@ class BuildNativeOrSayWhy(build_ext):
         folder = self._folder_for_any_python(compiler.compiler_so_cxx)
         (built,) = compiler.object_filenames([source], output_dir=folder)
         if self.force or newer_group([source, *DEPENDS], built):
-            (made,) = compiler.compile([source], f"{folder}/unfinished", extra_postargs=["-fno-strict-overflow", *COMPILE])
+            (made,) = compiler.compile(
+                [source], f"{folder}/unfinished", extra_postargs=["-fno-strict-overflow", *COMPILE]
+            )
             Path(built).parent.mkdir(parents=True, exist_ok=True)
             Path(made).replace(built)  # a compiler that is killed leaves half a file
         return built
 
     def _folder_for_any_python(self, command: list[str]) -> str:
         """One for all whose flags differ in no more than warnings, debugging, and which of ``OVERFLOW`` they have."""
-        flags = [word for word in command if word not in OVERFLOW and not word.startswith(("-W", "-g"))]
+        flags = [
+            word for word in command if word not in OVERFLOW and not word.startswith(("-W", "-g"))
+        ]
         return f"build/any-python-{hashlib.sha256(repr((flags, COMPILE, self.plat_name)).encode()).hexdigest()[:8]}"
 
     def _note(self, reason: str) -> None:
         if reason:
             self._remove_earlier_builds()
-            print(f"otel-recfn: native part not built, so nothing will be recorded: {reason}", file=sys.stderr)
+            print(
+                f"otel-recfn: native part not built, so nothing will be recorded: {reason}",
+                file=sys.stderr,
+            )
         package = Path("src/otel_recfn") if self.inplace else Path(self.build_lib) / "otel_recfn"
         package.mkdir(parents=True, exist_ok=True)
-        (package / "native_build.json").write_text(json.dumps({"built": not reason, "reason": reason}))
+        (package / "native_build.json").write_text(
+            json.dumps({"built": not reason, "reason": reason})
+        )
 
     def _remove_earlier_builds(self) -> None:
         """What an earlier compile left would be packaged although this one failed."""

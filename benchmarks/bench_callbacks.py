@@ -53,13 +53,25 @@ def range_sides() -> Iterator[Side]:
     yield "record_function, idle", side(ours, names, nullcontext)
     yield "record_function, recorder", side(ours, names, recording)
     yield "record_function, callback", side(ours, names, observed_by(no_op()))
-    yield "record_function, callback needs ids", side(ours, names, observed_by(no_op().needs_ids(True)))
-    yield "record_function, callback at 0.01", side(ours, names, observed_by(no_op().sampling_prob(0.01)))
-    yield "record_function, callback at 0", side(ours, names, observed_by(no_op().sampling_prob(0.0)))
+    yield (
+        "record_function, callback needs ids",
+        side(ours, names, observed_by(no_op().needs_ids(True))),
+    )
+    yield (
+        "record_function, callback at 0.01",
+        side(ours, names, observed_by(no_op().sampling_prob(0.01))),
+    )
+    yield (
+        "record_function, callback at 0",
+        side(ours, names, observed_by(no_op().sampling_prob(0.0))),
+    )
     yield "record_function, callback and recorder", side(ours, names, recording_and_observed)
     made = {"R": RecordFunction, "S": RecordScope.FUNCTION}
     yield "RecordFunction, idle", side("R(S).before('range')", made, nullcontext)
-    yield "RecordFunction, callback", side("with R(S) as r: r.before('range')", made, observed_by(no_op()))
+    yield (
+        "RecordFunction, callback",
+        side("with R(S) as r: r.before('range')", made, observed_by(no_op())),
+    )
 
 
 def side(statement: str, names: dict[str, Any], setting: Setting) -> Callable[[], float]:

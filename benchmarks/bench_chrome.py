@@ -46,7 +46,9 @@ def profiled_training(operators: int) -> Any:
     """A finished profile with about this many events."""
     layers = [layer for _ in range(4) for layer in (torch.nn.Linear(8, 8), torch.nn.ReLU())]
     model, data = torch.nn.Sequential(*layers), torch.randn(4, 8)
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True) as finished:
+    with profile(
+        activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True
+    ) as finished:
         for _ in range(max(1, operators // 190)):
             with record_function("step"):
                 model(data).sum().backward()
@@ -56,11 +58,20 @@ def profiled_training(operators: int) -> Any:
 def batches_of(trace: Path) -> list[Batch]:
     """Kineto's file as sealed batches: rows in order of their ends, thread ids as in RecordFunction."""
     content = json.loads(trace.read_text())
-    slices = [event for event in content["traceEvents"] if event["ph"] == "X" and event["cat"] in ("cpu_op", "user_annotation")]
+    slices = [
+        event
+        for event in content["traceEvents"]
+        if event["ph"] == "X" and event["cat"] in ("cpu_op", "user_annotation")
+    ]
     main_tid = slices[0]["tid"]
     base_ns = content["baseTimeNanoseconds"]
-    rows = sorted((_row(event, main_tid, base_ns) for event in slices), key=lambda row: row["end_ns"])
-    return [make_batch(rows[first : first + ROWS_PER_BATCH]) for first in range(0, len(rows), ROWS_PER_BATCH)]
+    rows = sorted(
+        (_row(event, main_tid, base_ns) for event in slices), key=lambda row: row["end_ns"]
+    )
+    return [
+        make_batch(rows[first : first + ROWS_PER_BATCH])
+        for first in range(0, len(rows), ROWS_PER_BATCH)
+    ]
 
 
 def _row(event: dict[str, Any], main_tid: int, base_ns: int) -> dict[str, Any]:
@@ -98,7 +109,9 @@ def encode_only(batches: list[Batch]) -> None:
     for batch in batches:
         rows = np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
         for first in range(0, len(rows), chrome_trace_file.ROWS_AT_ONCE):
-            _native.encode_chrome_events(batch, rows[first : first + chrome_trace_file.ROWS_AT_ONCE], 1, 0, memory)
+            _native.encode_chrome_events(
+                batch, rows[first : first + chrome_trace_file.ROWS_AT_ONCE], 1, 0, memory
+            )
 
 
 class Cost(NamedTuple):
@@ -125,7 +138,10 @@ def in_one_piece(batches: list[Batch]) -> bytes:
 def without_shapes(batches: list[Batch]) -> list[Batch]:
     """What is recorded by default."""
     nothing = [np.zeros(len(batch), np.uint32) for batch in batches]
-    return [batch.take(slice(None), shapes=zeros, dtypes=zeros) for batch, zeros in zip(batches, nothing, strict=True)]
+    return [
+        batch.take(slice(None), shapes=zeros, dtypes=zeros)
+        for batch, zeros in zip(batches, nothing, strict=True)
+    ]
 
 
 def one_round(operators: int, batches: list[Batch], place: Path) -> dict[str, Cost]:
@@ -134,14 +150,20 @@ def one_round(operators: int, batches: list[Batch], place: Path) -> dict[str, Co
     plain = without_shapes(batches)
     content = in_one_piece(batches)
     return {
-        "Kineto .json": fresh(place / "kineto.json", lambda path: profiles[0].export_chrome_trace(str(path))),
-        "Kineto .json.gz": fresh(place / "kineto.json.gz", lambda path: profiles[1].export_chrome_trace(str(path))),
+        "Kineto .json": fresh(
+            place / "kineto.json", lambda path: profiles[0].export_chrome_trace(str(path))
+        ),
+        "Kineto .json.gz": fresh(
+            place / "kineto.json.gz", lambda path: profiles[1].export_chrome_trace(str(path))
+        ),
         "ours, encoded only": cost(lambda: encode_only(batches)),
         "ours .json": fresh(place / "ours.json", lambda path: write(batches, path)),
         "ours .json.gz": fresh(place / "ours.json.gz", lambda path: write(batches, path)),
         "ours .json, no shapes": fresh(place / "plain.json", lambda path: write(plain, path)),
         "ours .json.gz, no shapes": fresh(place / "plain.json.gz", lambda path: write(plain, path)),
-        "the bytes of ours.json alone": fresh(place / "raw.json", lambda path: path.write_bytes(content)),
+        "the bytes of ours.json alone": fresh(
+            place / "raw.json", lambda path: path.write_bytes(content)
+        ),
     }
 
 
@@ -154,12 +176,17 @@ def fresh(path: Path, work: Callable[[Path], object]) -> Cost:
 def report(title: str, rounds: list[dict[str, Cost]], events: int) -> None:
     """One line per side, with how many times faster than Kineto it is."""
     print(f"\n{events:,} events (slices), {len(rounds)} rounds, {title}")
-    print(f"{'':<28}{'ns/event':>10}{'cpu ns':>10}{'least cpu':>10}{'events/s':>14}{'x Kineto':>10}")
+    print(
+        f"{'':<28}{'ns/event':>10}{'cpu ns':>10}{'least cpu':>10}{'events/s':>14}{'x Kineto':>10}"
+    )
     kineto = statistics.median(taken["Kineto .json"].wall for taken in rounds)
     for name in rounds[0]:
         wall = statistics.median(taken[name].wall for taken in rounds)
         cpu = sorted(taken[name].cpu / events * 1e9 for taken in rounds)
-        print(f"{name:<28}{wall / events * 1e9:>10,.0f}{statistics.median(cpu):>10,.0f}{cpu[0]:>10,.0f}", end="")
+        print(
+            f"{name:<28}{wall / events * 1e9:>10,.0f}{statistics.median(cpu):>10,.0f}{cpu[0]:>10,.0f}",
+            end="",
+        )
         print(f"{events / wall:>14,.0f}{kineto / wall:>10.2f}")
 
 
@@ -171,11 +198,15 @@ def main() -> None:
         profiled_training(operators).export_chrome_trace(str(place / "kineto.json"))
         batches = batches_of(place / "kineto.json")
         events = sum(map(len, batches))
-        new = [one_round(operators, batches, Path(tempfile.mkdtemp(dir=place))) for _ in range(ROUNDS)]
+        new = [
+            one_round(operators, batches, Path(tempfile.mkdtemp(dir=place))) for _ in range(ROUNDS)
+        ]
         report("every file in memory that no file of ours has used", new, events)
         one_round(operators, batches, place)
         report(
-            "every file in the memory of the one before", [one_round(operators, batches, place) for _ in range(ROUNDS)], events
+            "every file in the memory of the one before",
+            [one_round(operators, batches, place) for _ in range(ROUNDS)],
+            events,
         )
         for name in ("kineto.json", "kineto.json.gz", "ours.json", "ours.json.gz"):
             print(f"{name:<28}{(place / name).stat().st_size / 1e6:>10,.1f} MB")

@@ -36,7 +36,12 @@ ROUNDS = 3
 SECONDS = 2.0
 BATCH = 512
 NOT_OURS, NO_EXPORTER = "not instrumented", "no exporter"
-ENDPOINTS = {"endpoint that answers": "ok", "connection refused": "refuse", "hangs": "hang", "answers with errors": "error"}
+ENDPOINTS = {
+    "endpoint that answers": "ok",
+    "connection refused": "refuse",
+    "hangs": "hang",
+    "answers with errors": "error",
+}
 
 
 class Side:
@@ -67,9 +72,13 @@ def main() -> None:
 
 
 def command_line() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("protocol", nargs="?", choices=("http", "grpc"), default="http")
-    parser.add_argument("rounds", nargs="?", type=int, default=ROUNDS, help="how many rounds; %(default)s")
+    parser.add_argument(
+        "rounds", nargs="?", type=int, default=ROUNDS, help="how many rounds; %(default)s"
+    )
     return parser.parse_args()
 
 
@@ -77,11 +86,15 @@ def command_line() -> argparse.Namespace:
 def exporter_to(protocol: str, mode: str) -> Iterator[SpanExporter]:
     with OtlpServer(protocol, mode) as server:
         if protocol == "grpc":
-            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
+            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (
+                OTLPSpanExporter as Grpc,
+            )
 
             yield Grpc(endpoint=server.endpoint, insecure=True)
         else:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+                OTLPSpanExporter as Http,
+            )
 
             yield Http(endpoint=server.endpoint)
 
@@ -114,13 +127,17 @@ def report(sides: dict[str, Side], protocol: str) -> None:
     """A line per side; ``lost`` is everything that was recorded and not exported."""
     base = statistics.median(sides[NO_EXPORTER].steps_ms)
     print(f"OTLP over {protocol}")
-    print(f"{'':<28}{'step ms':>9}{'ratio':>8}{'steps':>7}{'end s':>7}{'recorded':>10}{'exported':>10}{'lost':>10}")
+    print(
+        f"{'':<28}{'step ms':>9}{'ratio':>8}{'steps':>7}{'end s':>7}{'recorded':>10}{'exported':>10}{'lost':>10}"
+    )
     for name, side in sides.items():
         step = statistics.median(side.steps_ms)
         recorded, exported = side.counts["recorded"] + side.counts["added"], side.counts["exported"]
         counts = (recorded, exported, side.counts["waiting"] + sum(losses(side.counts).values()))
         numbers = "".join(f"{count:>10,}" for count in counts)
-        print(f"{name:<28}{step:>9.2f}{step / base:>8.3f}{len(side.steps_ms):>7}{side.end_s:>7.2f}{numbers}")
+        print(
+            f"{name:<28}{step:>9.2f}{step / base:>8.3f}{len(side.steps_ms):>7}{side.end_s:>7.2f}{numbers}"
+        )
 
 
 if __name__ == "__main__":

@@ -108,13 +108,17 @@ def exit_seconds(port: int, *arguments: str) -> float:
 
 def ends(backend: Backend, lengths: list[float]) -> dict[tuple[str, str], list[float]]:
     """The times of all programs, by what they are and whether with us, each after running so many seconds."""
-    found: dict[tuple[str, str], list[float]] = {(spans, name): [] for spans in SPANS for name in NAMES}
+    found: dict[tuple[str, str], list[float]] = {
+        (spans, name): [] for spans in SPANS for name in NAMES
+    }
 
     def run(spans: str, name: str, seconds: float) -> None:
         with backend() as port:
             found[spans, name].append(exit_seconds(port, name, spans, str(seconds)))
 
-    runs = [threading.Thread(target=run, args=(*key, seconds)) for seconds in lengths for key in found]
+    runs = [
+        threading.Thread(target=run, args=(*key, seconds)) for seconds in lengths for key in found
+    ]
     for one in runs:
         one.start()
     for one in runs:
@@ -131,7 +135,10 @@ def main(runs: int) -> None:
             without, ours = (found[spans, name] for name in NAMES)
             median = statistics.median(ours) - statistics.median(without)
             beyond = f"{median:+.1f} ({max(ours) - max(without):+.1f})"
-            print(f"{backend.__name__ + ', ' + spans:38}{_told(without):>16}{_told(ours):>16}{beyond:>16}", flush=True)
+            print(
+                f"{backend.__name__ + ', ' + spans:38}{_told(without):>16}{_told(ours):>16}{beyond:>16}",
+                flush=True,
+            )
 
 
 def _told(seconds: list[float]) -> str:

@@ -101,7 +101,9 @@ def main() -> None:
     rows = program(steps)
     few = [row for row in rows if row.unit < STEPS_OF_SLOW_SIDES]
     of_a_step = [row for row in rows if row.unit == 0]
-    print(f"{len(rows):,} rows, {steps} steps of {len(of_a_step):,} ranges on {paths(of_a_step)} paths")
+    print(
+        f"{len(rows):,} rows, {steps} steps of {len(of_a_step):,} ranges on {paths(of_a_step)} paths"
+    )
     batch = batch_of(few)
     report_parts(rows, batch)
     report_stage("each step a unit", rows, (20_000, 3_000, 300))

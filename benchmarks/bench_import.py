@@ -31,11 +31,16 @@ def milliseconds(statement: str) -> float:
 def main() -> None:
     """Prints the median of each, all sides taken in turns."""
     rounds = number_given(__doc__, "rounds", ROUNDS)
-    taken = [{name: milliseconds(statement) for name, statement in STATEMENTS.items()} for _ in range(rounds)]
+    taken = [
+        {name: milliseconds(statement) for name, statement in STATEMENTS.items()}
+        for _ in range(rounds)
+    ]
     medians = {name: statistics.median(each[name] for each in taken) for name in STATEMENTS}
     base = next(iter(medians.values()))
     for name, median in medians.items():
-        print(f"import {name:<28} {median:8.1f} ms   {median - base:+8.1f} ms   x {median / base:.2f}")
+        print(
+            f"import {name:<28} {median:8.1f} ms   {median - base:+8.1f} ms   x {median / base:.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,12 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.autograd import ProfilerConfig as TheirConfig
 from torch.autograd import ProfilerState as TheirState
 
-from otel_recfn.legacy import ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy
+from otel_recfn.legacy import (
+    ProfilerConfig,
+    ProfilerState,
+    disable_profiler_legacy,
+    enable_profiler_legacy,
+)
 
 ROUNDS = 20
 OPERATORS = 5_000
@@ -94,7 +99,11 @@ def turn(loop: Any, side: Side, operators: int) -> Turn:
 
 def theirs(shapes: bool, memory: bool, stack: bool) -> Side:
     config = TheirConfig(TheirState.CPU, shapes, memory, stack, False, False, _ExperimentalConfig())
-    return Side(lambda: torch.autograd._enable_profiler_legacy(config), torch.autograd._disable_profiler_legacy, read_theirs)
+    return Side(
+        lambda: torch.autograd._enable_profiler_legacy(config),
+        torch.autograd._disable_profiler_legacy,
+        read_theirs,
+    )
 
 
 def ours(shapes: bool, memory: bool, stack: bool) -> Side:
@@ -143,7 +152,9 @@ def read_ours(events: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def report(name: str, their: Turn, our: Turn) -> None:
-    for what, first, second in zip(("an operator", "consolidating", "and reading"), their, our, strict=True):
+    for what, first, second in zip(
+        ("an operator", "consolidating", "and reading"), their, our, strict=True
+    ):
         print(f"{f'{name}, {what}':<40}{first:>10,.0f}{second:>10,.0f}{second / first:>8.2f}")
 
 

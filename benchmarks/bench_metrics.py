@@ -78,7 +78,9 @@ def main() -> None:
     measure("exponential, ns a row", EXPONENTIAL, record, repeats)
     none = MetricsSink(None)
     rows = batch()
-    print(f"without a meter provider, ns a row: {best(lambda: none.write(rows), repeats) / ROWS:.2f}")
+    print(
+        f"without a meter provider, ns a row: {best(lambda: none.write(rows), repeats) / ROWS:.2f}"
+    )
 
 
 if __name__ == "__main__":

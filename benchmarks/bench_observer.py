@@ -122,7 +122,10 @@ def operator_sides(loop: Any, folder: Path) -> Iterator[Side]:
     yield "ours, the recorder alone", observed(ours_alone, OPERATORS)
     yield "ours, in an unsampled span", observed(ours_unsampled, OPERATORS)
     yield "ours, all sinks live", observed(lambda: ours_live(folder), OPERATORS)
-    yield "Kineto (torch.profiler)", observed(lambda: profile(activities=[ProfilerActivity.CPU]), OPERATORS)
+    yield (
+        "Kineto (torch.profiler)",
+        observed(lambda: profile(activities=[ProfilerActivity.CPU]), OPERATORS),
+    )
     yield "legacy profiler", observed(profiler_legacy.profile, SLOW_OPERATORS * 4)
     yield "execution trace observer", observed(lambda: execution_trace(folder), SLOW_OPERATORS)
     yield "live SDK spans, in Python", sdk_turn(SLOW_OPERATORS)
@@ -152,7 +155,9 @@ def ours_live(folder: Path) -> Iterator[None]:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(NoExport()))
     instrumentor = OtelRecordFunctionInstrumentor()
-    instrumentor.instrument(tracer_provider=provider, chrome_trace=folder / "trace.json.gz", sinks=[InMemorySink()])
+    instrumentor.instrument(
+        tracer_provider=provider, chrome_trace=folder / "trace.json.gz", sinks=[InMemorySink()]
+    )
     try:
         with provider.get_tracer("bench").start_as_current_span("bench"):
             yield
@@ -194,7 +199,12 @@ def sdk_turn(count: int) -> Callable[[], float]:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(NoExport()))
     tracer = provider.get_tracer("bench")
-    attributes = {"recfn.scope": "FUNCTION", "recfn.thread_id": 1, "recfn.event_id": 1, "recfn.handle": 1}
+    attributes = {
+        "recfn.scope": "FUNCTION",
+        "recfn.thread_id": 1,
+        "recfn.event_id": 1,
+        "recfn.handle": 1,
+    }
 
     def turn() -> float:
         started = time.perf_counter_ns()
@@ -209,7 +219,9 @@ def report_operators(best: dict[str, float]) -> None:
     none, floor = best["none"], best["empty callback pair with ids"] - best["none"]
     print(f"{'observing an operator':<34}{'ns':>10}{'cost':>10}{'x floor':>10}")
     for name, nanoseconds in best.items():
-        cost = nanoseconds if "SDK" in name else nanoseconds - none  # those are made beside the operator, not around it
+        cost = (
+            nanoseconds if "SDK" in name else nanoseconds - none
+        )  # those are made beside the operator, not around it
         print(f"{name:<34}{nanoseconds:>10,.1f}{cost:>10,.1f}{cost / floor:>10.2f}")
 
 
@@ -224,7 +236,9 @@ def report_sustained(loop: Any, folder: Path) -> None:
     dropped, rows = counters["dropped.buffer_full"], counters["recorded"]
     seconds = live * SUSTAINED_OPERATORS / 1e9
     print(f"{'ours, all sinks live, sustained':<34}{live:>10,.1f}{live - plain:>10,.1f}")
-    print(f"    {rows:,} ranges recorded in {seconds:.2f} s; {dropped:,} dropped in {SUSTAINED_ROUNDS} such rounds")
+    print(
+        f"    {rows:,} ranges recorded in {seconds:.2f} s; {dropped:,} dropped in {SUSTAINED_ROUNDS} such rounds"
+    )
 
 
 def range_sides(folder: Path) -> Iterator[Side]:
@@ -232,13 +246,34 @@ def range_sides(folder: Path) -> Iterator[Side]:
     empty = compiled_empty_range(folder)
     torch_range, fast = torch.profiler.record_function, torch._C._profiler._RecordFunctionFast
     yield "none", lambda: range_turn("pass", {}, RANGES)
-    yield "empty C object, made and entered", lambda: range_turn("with R(): pass", {"R": empty}, RANGES)
-    yield "ours, recorded", lambda: recorded("with R('range'): pass", {"R": record_function}, RANGES)
-    yield "ours, nothing observes", lambda: range_turn("with R('range'): pass", {"R": record_function}, RANGES)
-    yield "_RecordFunctionFast, Kineto records", lambda: with_kineto("with R('range'): pass", {"R": fast}, RANGES)
-    yield "_RecordFunctionFast, idle", lambda: range_turn("with R('range'): pass", {"R": fast}, RANGES)
-    yield "torch's, Kineto records", lambda: with_kineto("with R('range'): pass", {"R": torch_range}, SLOW_RANGES)
-    yield "torch's, idle", lambda: range_turn("with R('range'): pass", {"R": torch_range}, SLOW_RANGES)
+    yield (
+        "empty C object, made and entered",
+        lambda: range_turn("with R(): pass", {"R": empty}, RANGES),
+    )
+    yield (
+        "ours, recorded",
+        lambda: recorded("with R('range'): pass", {"R": record_function}, RANGES),
+    )
+    yield (
+        "ours, nothing observes",
+        lambda: range_turn("with R('range'): pass", {"R": record_function}, RANGES),
+    )
+    yield (
+        "_RecordFunctionFast, Kineto records",
+        lambda: with_kineto("with R('range'): pass", {"R": fast}, RANGES),
+    )
+    yield (
+        "_RecordFunctionFast, idle",
+        lambda: range_turn("with R('range'): pass", {"R": fast}, RANGES),
+    )
+    yield (
+        "torch's, Kineto records",
+        lambda: with_kineto("with R('range'): pass", {"R": torch_range}, SLOW_RANGES),
+    )
+    yield (
+        "torch's, idle",
+        lambda: range_turn("with R('range'): pass", {"R": torch_range}, SLOW_RANGES),
+    )
     yield "live SDK span", sdk_turn(SLOW_RANGES)
 
 
@@ -246,7 +281,14 @@ def compiled_empty_range(folder: Path) -> Any:
     """A type whose objects do nothing when entered and left: what `with` costs, done in C."""
     source, suffix = folder / "empty_range.cpp", sysconfig.get_config_var("EXT_SUFFIX")
     source.write_text(EMPTY_CONTEXT_MANAGER)
-    compile_with([f"-I{sysconfig.get_path('include')}", str(source), "-o", str(folder / f"empty_range{suffix}")])
+    compile_with(
+        [
+            f"-I{sysconfig.get_path('include')}",
+            str(source),
+            "-o",
+            str(folder / f"empty_range{suffix}"),
+        ]
+    )
     sys.path.insert(0, str(folder))
     return importlib.import_module("empty_range").EmptyRange
 
@@ -286,7 +328,10 @@ def report_bytes() -> None:
     """As many ranges as fit a buffer of known size, in a thread that never recorded before."""
     size = 1 << 20
     relu_input = torch.ones(1)
-    for name, one in (("a Python range", _python_range), ("an operator", lambda: relu_input.is_set_to(relu_input))):
+    for name, one in (
+        ("a Python range", _python_range),
+        ("an operator", lambda: relu_input.is_set_to(relu_input)),
+    ):
         ours, observer = recorder, TorchObserver()
         ours.drain(close_open=True)
         ours.start(ALL_SCOPES_MASK, size)
@@ -303,7 +348,9 @@ def report_bytes() -> None:
         observer.disable()
         ours.stop()
         rows = len(ours.drain(close_open=True))
-        print(f"{name:<38}{size / rows:>10,.1f} bytes before the drain ({rows:,} in a buffer of {size:,})")
+        print(
+            f"{name:<38}{size / rows:>10,.1f} bytes before the drain ({rows:,} in a buffer of {size:,})"
+        )
 
 
 def _python_range() -> None:

@@ -44,7 +44,9 @@ def sample_plan(spans: int) -> SpanPlan:
     return Stage(0).plan(batch, {})[0]
 
 
-def best_ns(work: Callable[[], object], seconds: float, clock: Callable[[], int] = time.perf_counter_ns) -> float:
+def best_ns(
+    work: Callable[[], object], seconds: float, clock: Callable[[], int] = time.perf_counter_ns
+) -> float:
     """The shortest of the runs that fit into the time."""
     best, end = float("inf"), time.monotonic() + seconds
     while time.monotonic() < end:
@@ -128,20 +130,35 @@ def main() -> None:
         "ours, from columns": (lambda: ours.spans(plan), len(ours.spans(plan).data)),
         "ours, from SDK spans": (lambda: encoded(theirs.spans(plan)), len(encoded(made).data)),
         "SDK spans alone": (lambda: theirs.spans(plan), 0),
-        "encode_spans of them": (lambda: encode_spans(made).SerializeToString(), len(encode_spans(made).SerializeToString())),
+        "encode_spans of them": (
+            lambda: encode_spans(made).SerializeToString(),
+            len(encode_spans(made).SerializeToString()),
+        ),
     }
     cost = {name: best_ns(work, options.seconds) / count for name, (work, _) in ways.items()}
     for name, (_, size) in ways.items():
         print(f"{name:<24} {cost[name]:9.0f} ns a span  {size / count:6.0f} bytes a span")
     official = cost["encode_spans of them"]
-    print(f"ours is {official / cost['ours, from columns']:.0f} times faster than encode_spans", end="")
-    print(f", {(official + cost['SDK spans alone']) / cost['ours, from columns']:.0f} times than making and encoding spans")
-    print(f"the GIL is held for {held_us(ours, plan, options.seconds):.0f} us of a batch of {count:,} spans")
+    print(
+        f"ours is {official / cost['ours, from columns']:.0f} times faster than encode_spans",
+        end="",
+    )
+    print(
+        f", {(official + cost['SDK spans alone']) / cost['ours, from columns']:.0f} times than making and encoding spans"
+    )
+    print(
+        f"the GIL is held for {held_us(ours, plan, options.seconds):.0f} us of a batch of {count:,} spans"
+    )
     for name in ("ours, from columns", "encode_spans of them"):
         shares = kept_progress(ways[name][0], PROGRESS_TURNS * options.seconds)
         low, median, high = statistics.quantiles(shares, n=4)
-        print(f"a Python thread beside {name}: {median:.1%} of its progress beside work without the GIL", end="")
-        print(f" (median of {len(shares)} pairs of turns; half of them between {low:.1%} and {high:.1%})")
+        print(
+            f"a Python thread beside {name}: {median:.1%} of its progress beside work without the GIL",
+            end="",
+        )
+        print(
+            f" (median of {len(shares)} pairs of turns; half of them between {low:.1%} and {high:.1%})"
+        )
 
 
 if __name__ == "__main__":

@@ -52,7 +52,9 @@ def c_calls(c_function: Callable[[str], int] = len) -> None:
 
 def program() -> None:
     re.purge()
-    re.compile("".join([f"(?P<part{number}>[a-z{number}]+|x{{2,{number + 2}}}?)" for number in range(18)]))
+    re.compile(
+        "".join([f"(?P<part{number}>[a-z{number}]+|x{{2,{number + 2}}}?)" for number in range(18)])
+    )
 
 
 def calls_of(work: Callable[[], None]) -> int:
@@ -84,7 +86,9 @@ def under_torch() -> AbstractContextManager[Any]:
     return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True)
 
 
-def turn(work: Callable[[], None], side: Callable[[], AbstractContextManager[Any]], *, seen: bool) -> float:
+def turn(
+    work: Callable[[], None], side: Callable[[], AbstractContextManager[Any]], *, seen: bool
+) -> float:
     """Nanoseconds.
 
     Args:
@@ -117,16 +121,32 @@ def main(rounds: int) -> None:
             sides["VizTracer"] = under_viztracer
         if importlib.util.find_spec("torch"):
             sides["torch.profiler(with_stack=True)"] = under_torch
-        print(f"CPython {sys.version.split()[0]}; ns per call, the fastest of {rounds} turns; times the floors")
+        print(
+            f"CPython {sys.version.split()[0]}; ns per call, the fastest of {rounds} turns; times the floors"
+        )
         print(f"otel-recfn: {BYTES_PER_CALL} bytes a call")
-        for work, seen in ((python_calls, True), (c_calls, True), (program, False), (program, True)):
+        for work, seen in (
+            (python_calls, True),
+            (c_calls, True),
+            (program, False),
+            (program, True),
+        ):
             calls = calls_of(work)
-            turns = [{name: turn(work, side, seen=seen) for name, side in sides.items()} for _ in range(rounds)]
+            turns = [
+                {name: turn(work, side, seen=seen) for name, side in sides.items()}
+                for _ in range(rounds)
+            ]
             best = {name: min([each[name] for each in turns]) / calls for name in sides}
             for name, cost in best.items():
-                floors = [cost / best[each] for each in sides if each.startswith("empty") or each.endswith("the clock")]
+                floors = [
+                    cost / best[each]
+                    for each in sides
+                    if each.startswith("empty") or each.endswith("the clock")
+                ]
                 ratios = ", ".join([f"{ratio:.2f}" for ratio in floors])
-                print(f"  {work.__name__:13}{'seen' if seen else 'new':5} {name:34} {cost:7.1f}   {ratios}")
+                print(
+                    f"  {work.__name__:13}{'seen' if seen else 'new':5} {name:34} {cost:7.1f}   {ratios}"
+                )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,9 @@ def main() -> None:
     best = fastest({first: nullcontext}, rounds) | fastest(dict(sides()), rounds)
     for name, nanoseconds in best.items():
         extra = nanoseconds - best[first]
-        print(f"{name:<36}{nanoseconds:>8.0f} ns  x {nanoseconds / best[first]:.2f}  {extra:>+6.0f} ns a call")
+        print(
+            f"{name:<36}{nanoseconds:>8.0f} ns  x {nanoseconds / best[first]:.2f}  {extra:>+6.0f} ns a call"
+        )
 
 
 def sides() -> Iterator[tuple[str, Setting]]:
@@ -49,7 +51,10 @@ def sides() -> Iterator[tuple[str, Setting]]:
     yield "callback at 1", lambda: observed_by(no_op())
     yield "callback of another scope", lambda: observed_by(no_op().scopes({RecordScope.USER_SCOPE}))
     yield "start alone", lambda: observed_by(RecordFunctionCallback(lambda _function: None))
-    yield "reads the name", lambda: observed_by(RecordFunctionCallback(lambda function: function.name()))
+    yield (
+        "reads the name",
+        lambda: observed_by(RecordFunctionCallback(lambda function: function.name())),
+    )
     reader = RecordFunctionCallback(lambda function: function.inputs()).needs_inputs(True)
     yield "reads the inputs", lambda: observed_by(reader)
 

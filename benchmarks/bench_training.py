@@ -44,7 +44,12 @@ from otel_recfn import OtelRecordFunctionInstrumentor, RecordScope
 ROUNDS = 5
 SECONDS, WARM_SECONDS = 1.0, 0.5
 LONG_SECONDS = 12.0
-NONE, UNSAMPLED, OTLP, OTLP_MODULES = "not instrumented", "ours, unsampled spans", "ours, OTLP", "ours, OTLP, modules"
+NONE, UNSAMPLED, OTLP, OTLP_MODULES = (
+    "not instrumented",
+    "ours, unsampled spans",
+    "ours, OTLP",
+    "ours, OTLP, modules",
+)
 UNSAMPLED_MODULES = "ours, unsampled, modules"
 OWN_EXPORTER = "ours, OTLP, span_exporter"
 
@@ -65,11 +70,16 @@ def main() -> None:
         operators = operators_of(training)
         report(in_turns(training, sides, rounds, WARM_SECONDS, SECONDS), operators)
         print()
-        longer = {name: sides[name] for name in (NONE, UNSAMPLED, UNSAMPLED_MODULES, OTLP, OWN_EXPORTER, OTLP_MODULES)}
+        longer = {
+            name: sides[name]
+            for name in (NONE, UNSAMPLED, UNSAMPLED_MODULES, OTLP, OWN_EXPORTER, OTLP_MODULES)
+        }
         report(in_turns(training, longer, (rounds + 1) // 2, 0.0, LONG_SECONDS), operators)
 
 
-def in_turns(training: Training, sides: dict[str, Observer], rounds: int, warm_seconds: float, seconds: float) -> Turns:
+def in_turns(
+    training: Training, sides: dict[str, Observer], rounds: int, warm_seconds: float, seconds: float
+) -> Turns:
     """A turn for each side in each round."""
     turns: Turns = {name: [] for name in sides}
     for number in range(rounds):
@@ -93,15 +103,23 @@ def observers(loop: Any, folder: Path, endpoint: str) -> dict[str, Observer]:
         OTLP: lambda: instrumented(None, exporter(), **operators),
         OWN_EXPORTER: lambda: instrumented(None, exporter(), span_exporter=exporter(), **operators),
         OTLP_MODULES: lambda: instrumented(None, exporter()),
-        "ours, Chrome trace": lambda: instrumented(ALWAYS_OFF, chrome_trace=folder / "trace.json.gz", **operators),
-        "ours, Chrome, modules": lambda: instrumented(ALWAYS_OFF, chrome_trace=folder / "trace.json.gz"),
-        "ours, Chrome, each a span": lambda: instrumented(None, chrome_trace=folder / "trace.json.gz", span_budget=None),
+        "ours, Chrome trace": lambda: instrumented(
+            ALWAYS_OFF, chrome_trace=folder / "trace.json.gz", **operators
+        ),
+        "ours, Chrome, modules": lambda: instrumented(
+            ALWAYS_OFF, chrome_trace=folder / "trace.json.gz"
+        ),
+        "ours, Chrome, each a span": lambda: instrumented(
+            None, chrome_trace=folder / "trace.json.gz", span_budget=None
+        ),
         "Kineto": lambda: profile(activities=[ProfilerActivity.CPU]),
     }
 
 
 @contextmanager
-def instrumented(sampler: Any = None, exporter: SpanExporter | None = None, **settings: Any) -> Iterator[trace.Tracer]:
+def instrumented(
+    sampler: Any = None, exporter: SpanExporter | None = None, **settings: Any
+) -> Iterator[trace.Tracer]:
     """With a span of the program around the training, and a tracer for one around each step."""
     provider = TracerProvider(shutdown_on_exit=False, **({"sampler": sampler} if sampler else {}))
     provider.add_span_processor(BatchSpanProcessor(exporter or NoExport()))
@@ -118,7 +136,11 @@ def instrumented(sampler: Any = None, exporter: SpanExporter | None = None, **se
 
 def steps(training: Training, seconds: float, tracer: Any) -> list[float]:
     """Milliseconds of each step, in a span where there is a tracer."""
-    around = partial(tracer.start_as_current_span, "step") if isinstance(tracer, trace.Tracer) else nullcontext
+    around = (
+        partial(tracer.start_as_current_span, "step")
+        if isinstance(tracer, trace.Tracer)
+        else nullcontext
+    )
     taken = []
     end = time.perf_counter() + seconds
     while (began := time.perf_counter()) < end:
@@ -135,20 +157,30 @@ def operators_of(training: Training) -> int:
 
 
 def report(turns: Turns, operators: int) -> None:
-    steps_ms = {name: [step for turn in of_side for step in turn] for name, of_side in turns.items()}
+    steps_ms = {
+        name: [step for turn in of_side for step in turn] for name, of_side in turns.items()
+    }
     base, base_mean = statistics.median(steps_ms[NONE]), statistics.fmean(steps_ms[NONE])
     title = f"a step of {operators:,} operators"
-    print(f"{title:<30}{'ms':>8}{'ratio':>8}{'ns/operator':>13}{'mean':>8}{'ratio':>8}{'x unsampled':>13}{'steps':>8}")
+    print(
+        f"{title:<30}{'ms':>8}{'ratio':>8}{'ns/operator':>13}{'mean':>8}{'ratio':>8}{'x unsampled':>13}{'steps':>8}"
+    )
     for name, taken in steps_ms.items():
         step, mean = statistics.median(taken), statistics.fmean(taken)
         ns, beside = (step - base) / operators * 1e6, by_rounds(turns[name], turns[UNSAMPLED])
-        medians, means = f"{step:>8.3f}{step / base:>8.3f}{ns:>13,.0f}", f"{mean:>8.3f}{mean / base_mean:>8.3f}"
+        medians, means = (
+            f"{step:>8.3f}{step / base:>8.3f}{ns:>13,.0f}",
+            f"{mean:>8.3f}{mean / base_mean:>8.3f}",
+        )
         print(f"{name:<30}{medians}{means}{beside:>13.3f}{len(taken):>8,}")
 
 
 def by_rounds(side: list[list[float]], other: list[list[float]]) -> float:
     """The ratio of two sides' medians in the same round; the median of all rounds."""
-    ratios = [statistics.median(mine) / statistics.median(theirs) for mine, theirs in zip(side, other, strict=True)]
+    ratios = [
+        statistics.median(mine) / statistics.median(theirs)
+        for mine, theirs in zip(side, other, strict=True)
+    ]
     return statistics.median(ratios)
 
 

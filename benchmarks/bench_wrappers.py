@@ -52,7 +52,9 @@ def main() -> None:
         of_python = wrappers(Path(folder), "of_python", IN_PYTHON, f"{__name__}:BY_NAME")
     x, aten = torch.rand(4), torch.ops.aten
     matrix = torch.rand(4, 4)
-    pairs: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
+    pairs: dict[
+        str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+    ] = {
         "relu": (aten.relu.default, of_torch.relu, (x,), {}),
         "add": (aten.add.Tensor, of_torch.add_Tensor, (x, x), {}),
         "add with alpha": (aten.add.Tensor, of_torch.add_Tensor, (x, x), {"alpha": 2}),
@@ -64,7 +66,9 @@ def main() -> None:
     print(f"{'nobody observes':<18}{'direct ns':>10}{'wrapper ns':>12}{'adds ns':>9}{'ratio':>7}")
     added = [idle(name, *pair, rounds=rounds) for name, pair in pairs.items()]
     observed(of_python.nothing, x, rounds)
-    print(f"\nthe most that one adds where nobody observes: {max(added):.0f} ns; it may be {LIMIT_NS}")
+    print(
+        f"\nthe most that one adds where nobody observes: {max(added):.0f} ns; it may be {LIMIT_NS}"
+    )
 
 
 BY_NAME = {"nothing": nothing}
@@ -78,11 +82,21 @@ def wrappers(folder: Path, name: str, schemas: str, dispatch: str) -> Any:
     return importlib.import_module(name)
 
 
-def idle(name: str, direct: Callable[..., Any], wrapper: Callable[..., Any], args: Any, kwargs: Any, *, rounds: int) -> float:
+def idle(
+    name: str,
+    direct: Callable[..., Any],
+    wrapper: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    *,
+    rounds: int,
+) -> float:
     """Nanoseconds that a wrapper adds."""
     turns = [turn_of(function, args, kwargs) for function in (direct, wrapper)]
     best = fastest(turns, rounds)
-    print(f"{name:<18}{best[0]:>10,.0f}{best[1]:>12,.0f}{best[1] - best[0]:>9,.0f}{best[1] / best[0]:>7.2f}")
+    print(
+        f"{name:<18}{best[0]:>10,.0f}{best[1]:>12,.0f}{best[1] - best[0]:>9,.0f}{best[1] / best[0]:>7.2f}"
+    )
     return best[1] - best[0]
 
 
@@ -101,8 +115,13 @@ def observed(wrapper: Callable[..., Any], x: Any, rounds: int) -> None:
 
 def turn_of(function: Callable[..., Any], args: Any, kwargs: Any) -> Callable[[], float]:
     """A turn: nanoseconds per call, written out as a program does."""
-    names = {f"a{number}": value for number, value in enumerate(args)} | {"function": function, **kwargs}
-    call = ", ".join([*(f"a{number}" for number in range(len(args))), *(f"{key}={key}" for key in kwargs)])
+    names = {f"a{number}": value for number, value in enumerate(args)} | {
+        "function": function,
+        **kwargs,
+    }
+    call = ", ".join(
+        [*(f"a{number}" for number in range(len(args))), *(f"{key}={key}" for key in kwargs)]
+    )
     exec(f"def loop(times):\n    for _ in times:\n        function({call})", names)
 
     def turn() -> float:

@@ -88,7 +88,9 @@ def run(burst: Callable[[], int], seconds: float, rate: float, tell_s: float) ->
         while (passed := time.monotonic() - began) < seconds:
             if passed > told + tell_s:
                 told = passed
-                print(f"    after {passed:5.0f} s: {made:,} ranges, RSS {rss_mib()} MiB", flush=True)
+                print(
+                    f"    after {passed:5.0f} s: {made:,} ranges, RSS {rss_mib()} MiB", flush=True
+                )
             if made > rate * passed:
                 time.sleep(0.001)
                 continue
@@ -147,17 +149,29 @@ def measure(options: argparse.Namespace) -> None:
         if instrumentor is not None:
             instrumentor.uninstrument()
         arrived = counting.end() if counting is not None else None
-    print(f"{options.way}: made {made:,} in {took:.1f} s: {made / took:,.0f} a second; RSS {most_mib()} MiB at most")
+    print(
+        f"{options.way}: made {made:,} in {took:.1f} s: {made / took:,.0f} a second; RSS {most_mib()} MiB at most"
+    )
     if arrived is not None:
         tell_of_arrivals(*arrived, total, total - took if flushed else None, counters)
     if options.shares:
-        tell_of_threads({name: seconds - before.get(name, 0.0) for name, seconds in threads.items()}, total, made)
+        tell_of_threads(
+            {name: seconds - before.get(name, 0.0) for name, seconds in threads.items()},
+            total,
+            made,
+        )
 
 
-def tell_of_arrivals(spans: int, size: int, total: float, left_s: float | None, counters: Mapping[str, int]) -> None:
+def tell_of_arrivals(
+    spans: int, size: int, total: float, left_s: float | None, counters: Mapping[str, int]
+) -> None:
     """What the server got."""
     lost = losses(counters)
-    after = "the flush was not done in time" if left_s is None else f"the last {left_s:.1f} s after the program"
+    after = (
+        "the flush was not done in time"
+        if left_s is None
+        else f"the last {left_s:.1f} s after the program"
+    )
     rate = f"{spans / total:,.0f} a second, {size / max(spans, 1):.0f} bytes a span"
     print(f"    arrived {spans:,} spans: {rate}, {after}; lost: {lost or 0}")
 
@@ -166,7 +180,10 @@ def tell_of_threads(seconds: Mapping[str, float], total: float, made: int) -> No
     """What each took of a core."""
     for name, own in sorted(seconds.items(), key=lambda each: -each[1]):
         if own:
-            print(f"    {name:<24} {own / total:6.1%} of a core, {own / max(made, 1) * 1e9:6.0f} ns a range", flush=True)
+            print(
+                f"    {name:<24} {own / total:6.1%} of a core, {own / max(made, 1) * 1e9:6.0f} ns a range",
+                flush=True,
+            )
 
 
 def most_mib() -> int:
@@ -175,12 +192,20 @@ def most_mib() -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rate", type=float, default=float("inf"), help="ranges a second, at most")
-    parser.add_argument("--operators", action="store_true", help="operators of PyTorch in place of ranges")
+    parser.add_argument(
+        "--operators", action="store_true", help="operators of PyTorch in place of ranges"
+    )
     parser.add_argument("--rss-every", type=float, default=30.0, metavar="S")
-    parser.add_argument("--profile", action="store_true", help="also bare and recorded alone, with the share of each thread")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="also bare and recorded alone, with the share of each thread",
+    )
     parser.add_argument("--way", choices=(BARE, RECORDED, EXPORTED), default=EXPORTED)
     parser.add_argument("--shares", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

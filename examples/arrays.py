@@ -23,8 +23,12 @@ from tree import print_tree
 def attention(queries: Array, keys: Array, values: Array, heads: int = 2) -> Array:
     """Attention of some heads over one sequence, moved to the middle of its range."""
     found = []
-    for query, key, value in zip(*(ops.split(each, heads, 1) for each in (queries, keys, values)), strict=True):
-        weights = ops.softmax(ops.mul_(ops.matmul(query, ops.transpose(key)), query.shape[1] ** -0.5))
+    for query, key, value in zip(
+        *(ops.split(each, heads, 1) for each in (queries, keys, values)), strict=True
+    ):
+        weights = ops.softmax(
+            ops.mul_(ops.matmul(query, ops.transpose(key)), query.shape[1] ** -0.5)
+        )
         found.append(ops.matmul(weights, value))
     result = ops.cat(found, 1)
     low, high = ops.minmax(result)
@@ -40,7 +44,9 @@ def main() -> None:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
     otel.set_tracer_provider(provider)
-    OtelRecordFunctionInstrumentor().instrument(chrome_trace=chrome_trace, record_shapes=True, span_budget=None)
+    OtelRecordFunctionInstrumentor().instrument(
+        chrome_trace=chrome_trace, record_shapes=True, span_budget=None
+    )
 
     inputs = [np.random.default_rng(seed).normal(size=(4, 6)) for seed in range(3)]
     with otel.get_tracer("arrays").start_as_current_span("request"):
@@ -50,13 +56,19 @@ def main() -> None:
     finished = spans.get_finished_spans()
     (request,) = (span for span in finished if span.name == "request")
     print_tree(request, finished)
-    print(f"\n{len(below(request, finished))} operators as spans; the same as a Chrome trace: {chrome_trace}\n")
+    print(
+        f"\n{len(below(request, finished))} operators as spans; the same as a Chrome trace: {chrome_trace}\n"
+    )
     print(trace(attention, *inputs))
 
 
 def below(root: ReadableSpan, spans: tuple[ReadableSpan, ...]) -> list[ReadableSpan]:
     """The spans in it."""
-    return [span for span in spans if span.parent is not None and span.parent.span_id == root.context.span_id]
+    return [
+        span
+        for span in spans
+        if span.parent is not None and span.parent.span_id == root.context.span_id
+    ]
 
 
 if __name__ == "__main__":

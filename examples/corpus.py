@@ -54,6 +54,8 @@ class Windows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return self._count
 
     def __getitem__(self, item: int) -> tuple[torch.Tensor, torch.Tensor]:
-        start = random.Random(self._seed * 1_000_003 + item).randrange(len(self._tokens) - self._length)
+        start = random.Random(self._seed * 1_000_003 + item).randrange(
+            len(self._tokens) - self._length
+        )
         window = self._tokens[start : start + self._length + 1]
         return window[:-1], window[1:]

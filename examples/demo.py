@@ -26,7 +26,9 @@ LOSSES = ("dropped", "failed", "incomplete")
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The demo."""
-    shown_step = min(12, train.arguments(argv).steps - 1)  # the first steps are slower than the rest
+    shown_step = min(
+        12, train.arguments(argv).steps - 1
+    )  # the first steps are slower than the rest
 
     def wanted(span: ReadableSpan) -> bool:
         return span.name == "step" and (span.attributes or {}).get("step") == shown_step
@@ -40,13 +42,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     counters = observed_training(argv, telemetry, chrome_trace)
     telemetry.print_tree()
     print_losses(counters)
-    print(f"\n{telemetry.where()}\n    Service {SERVICE}: 'epoch' holds 'step', and 'step' the modules and operators.")
+    print(
+        f"\n{telemetry.where()}\n    Service {SERVICE}: 'epoch' holds 'step', and 'step' the modules and operators."
+    )
     print(f"Every operator of every thread, for https://ui.perfetto.dev: {describe(chrome_trace)}")
     print("    Beside it, trace.pid*.json.gz: the same of each process that loaded data.")
     print_report(chrome_trace, OUTPUT / "report.html")
 
 
-def observed_training(argv: Sequence[str] | None, telemetry: Telemetry, chrome_trace: Path) -> dict[str, int]:
+def observed_training(
+    argv: Sequence[str] | None, telemetry: Telemetry, chrome_trace: Path
+) -> dict[str, int]:
     """Trains between instrument() and uninstrument()."""
     instrumentor = OtelRecordFunctionInstrumentor()
     instrumentor.instrument(tracer_provider=telemetry.provider, chrome_trace=str(chrome_trace))
@@ -56,7 +62,9 @@ def observed_training(argv: Sequence[str] | None, telemetry: Telemetry, chrome_t
     finally:
         instrumentor.uninstrument()
         telemetry.close()
-    return dict(instrumentor.counters())  # now, because what could not be sent by the end is counted then
+    return dict(
+        instrumentor.counters()
+    )  # now, because what could not be sent by the end is counted then
 
 
 def print_report(chrome_trace: Path, page: Path) -> None:
@@ -71,7 +79,11 @@ def print_report(chrome_trace: Path, page: Path) -> None:
 
 def print_losses(counters: dict[str, int]) -> None:
     """What was recorded and where it went, if some of it was lost."""
-    lost = {name: count for name, count in counters.items() if count and any(word in name for word in LOSSES)}
+    lost = {
+        name: count
+        for name, count in counters.items()
+        if count and any(word in name for word in LOSSES)
+    }
     if lost:
         print("\nNot everything arrived:")
         for name in ("recorded", "exported", *lost):

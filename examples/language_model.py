@@ -32,7 +32,9 @@ class Block(nn.Module):
         self.norm_attention = nn.LayerNorm(width)
         self.attention = CausalSelfAttention(width, heads)
         self.norm_mlp = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, hidden: Tensor) -> Tensor:
         hidden = hidden + self.attention(self.norm_attention(hidden))
@@ -42,7 +44,9 @@ class Block(nn.Module):
 class LanguageModel(nn.Module):
     """Predicts the next letter at every position of a text of at most ``context`` letters."""
 
-    def __init__(self, letters: int, context: int = 64, width: int = 128, heads: int = 4, layers: int = 3) -> None:
+    def __init__(
+        self, letters: int, context: int = 64, width: int = 128, heads: int = 4, layers: int = 3
+    ) -> None:
         super().__init__()
         self.context = context
         self.letter = nn.Embedding(letters, width)

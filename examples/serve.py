@@ -32,13 +32,36 @@ SERVICE = "otel-recfn-serve"
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="port to listen on, 0 for a free one (default %(default)s)")
-    parser.add_argument("--train-steps", type=int, default=60, help="steps of training before it serves (default %(default)s)")
-    parser.add_argument("--output", type=Path, default=Path("demo-out"), help="folder for files (default %(default)s)")
-    parser.add_argument("--chrome-trace", default=None, help="also write a Chrome trace there (.json or .json.gz)")
-    parser.add_argument("--once", action="store_true", help="ask itself once on a free port and end")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default %(default)s)"
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=8000,
+        help="port to listen on, 0 for a free one (default %(default)s)",
+    )
+    parser.add_argument(
+        "--train-steps",
+        type=int,
+        default=60,
+        help="steps of training before it serves (default %(default)s)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("demo-out"),
+        help="folder for files (default %(default)s)",
+    )
+    parser.add_argument(
+        "--chrome-trace", default=None, help="also write a Chrome trace there (.json or .json.gz)"
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="ask itself once on a free port and end"
+    )
     return parser.parse_args(argv)
 
 
@@ -60,7 +83,9 @@ def is_request(span: ReadableSpan) -> bool:
 
 def ask(host: str, port: int) -> str:
     """What a client would do."""
-    with urlopen(f"http://{host}:{port}/write?prompt={quote('the owl')}&letters=3", timeout=60) as answer:
+    with urlopen(
+        f"http://{host}:{port}/write?prompt={quote('the owl')}&letters=3", timeout=60
+    ) as answer:
         return answer.read().decode()
 
 
@@ -81,14 +106,18 @@ def serve_once(app: FastAPI, host: str) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Trains a little, then serves with everything observed."""
     options = arguments(argv)
-    model = train.train(train.arguments(["--steps", str(options.train_steps), "--workers", "0"])).eval()
+    model = train.train(
+        train.arguments(["--steps", str(options.train_steps), "--workers", "0"])
+    ).eval()
     telemetry = Telemetry(SERVICE, options.output / "serve-spans.jsonl", is_request)
     instrumentor = OtelRecordFunctionInstrumentor()
     instrumentor.instrument(tracer_provider=telemetry.provider, chrome_trace=options.chrome_trace)
     app = make_app(model)
     FastAPIInstrumentor.instrument_app(app, tracer_provider=telemetry.provider)
     try:
-        serve_once(app, options.host) if options.once else uvicorn.run(app, host=options.host, port=options.port)
+        serve_once(app, options.host) if options.once else uvicorn.run(
+            app, host=options.host, port=options.port
+        )
     finally:
         instrumentor.uninstrument()
         telemetry.close()

@@ -47,7 +47,10 @@ class OneTree(SpanProcessor):
         root = self.root
         if root is None or span.context.trace_id != root.context.trace_id:
             return
-        if span.start_time >= root.start_time - SLACK_NS and span.start_time <= (root.end_time or span.start_time) + SLACK_NS:
+        if (
+            span.start_time >= root.start_time - SLACK_NS
+            and span.start_time <= (root.end_time or span.start_time) + SLACK_NS
+        ):
             self._kept.append(span)
 
     def spans(self) -> list[ReadableSpan]:
@@ -84,7 +87,9 @@ class Telemetry:
             print("No span was kept: the run was too short.")
             return
         spans = self.tree.spans()
-        print(f"\nOne {self.tree.root.name!r} span and the {len(spans)} spans below it, in milliseconds:\n")
+        print(
+            f"\nOne {self.tree.root.name!r} span and the {len(spans)} spans below it, in milliseconds:\n"
+        )
         print_tree(self.tree.root, spans)
 
     def where(self) -> str:

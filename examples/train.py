@@ -28,14 +28,31 @@ tracer = trace.get_tracer("examples.train")
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=60, help="steps in all (default %(default)s)")
-    parser.add_argument("--epoch-steps", type=int, default=10, help="steps of an epoch (default %(default)s)")
-    parser.add_argument("--batch-size", type=int, default=16, help="windows of text in a step (default %(default)s)")
-    parser.add_argument("--workers", type=int, default=2, help="processes that load data (default %(default)s)")
-    parser.add_argument("--threads", type=int, default=1, help="more gain little with a model so small (default %(default)s)")
-    parser.add_argument("--layers", type=int, default=3, help="layers of the transformer (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="same seed, same losses (default %(default)s)")
+    parser.add_argument(
+        "--epoch-steps", type=int, default=10, help="steps of an epoch (default %(default)s)"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=16, help="windows of text in a step (default %(default)s)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=2, help="processes that load data (default %(default)s)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="more gain little with a model so small (default %(default)s)",
+    )
+    parser.add_argument(
+        "--layers", type=int, default=3, help="layers of the transformer (default %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="same seed, same losses (default %(default)s)"
+    )
     return parser.parse_args(argv)
 
 
@@ -46,7 +63,12 @@ def train(options: argparse.Namespace) -> LanguageModel:
         torch.manual_seed(options.seed)
         model = LanguageModel(len(LETTERS), layers=options.layers)
         optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
-        windows = Windows(make_text(20_000, options.seed), model.context, options.steps * options.batch_size, options.seed)
+        windows = Windows(
+            make_text(20_000, options.seed),
+            model.context,
+            options.steps * options.batch_size,
+            options.seed,
+        )
     for epoch, first in enumerate(range(0, options.steps, options.epoch_steps)):
         steps = range(first, min(first + options.epoch_steps, options.steps))
         with tracer.start_as_current_span("epoch", attributes={"epoch": epoch}):
@@ -54,7 +76,9 @@ def train(options: argparse.Namespace) -> LanguageModel:
     return model
 
 
-def run_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Batches, steps: range) -> None:
+def run_epoch(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: Batches, steps: range
+) -> None:
     """Some steps, then a line on how it went."""
     started, losses = time.perf_counter(), []
     for step in steps:
@@ -62,10 +86,15 @@ def run_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Batch
             losses.append(run_step(model, optimizer, batches))
             span.set_attribute("loss", losses[-1])
     milliseconds = (time.perf_counter() - started) / len(steps) * 1000
-    print(f"step {steps[-1] + 1:4d}   loss {sum(losses) / len(losses):.3f}   {milliseconds:5.1f} ms a step", flush=True)
+    print(
+        f"step {steps[-1] + 1:4d}   loss {sum(losses) / len(losses):.3f}   {milliseconds:5.1f} ms a step",
+        flush=True,
+    )
 
 
-def make_loader(windows: Windows, steps: range, options: argparse.Namespace) -> DataLoader[tuple[Tensor, Tensor]]:
+def make_loader(
+    windows: Windows, steps: range, options: argparse.Namespace
+) -> DataLoader[tuple[Tensor, Tensor]]:
     """The windows of text of these steps, cut by worker processes."""
     size = options.batch_size
     part = Subset(windows, range(steps[0] * size, (steps[-1] + 1) * size))

@@ -35,13 +35,17 @@ def duration_ns(span: ReadableSpan) -> int:
     return span.end_time - span.start_time
 
 
-def print_tree(root: ReadableSpan, spans: Sequence[ReadableSpan], depth: int = 7, least_share: float = 0.01) -> None:
+def print_tree(
+    root: ReadableSpan, spans: Sequence[ReadableSpan], depth: int = 7, least_share: float = 0.01
+) -> None:
     """The tree below ``root``, at most ``depth`` levels; what took less than ``least_share`` of it is summed up."""
     children = children_of(spans)
     top = Line(root.name, [root], _lines(children.get(root.context.span_id, ()), children, depth))
     for text, line in _texts(top, int(duration_ns(root) * least_share)):
         times = f"{len(line.spans)} x" if len(line.spans) > 1 else ""
-        print(f"{text if len(text) <= WIDTH else text[: WIDTH - 1] + '…':<{WIDTH}} {times:>6} {line.duration_ns / 1e6:9.3f} ms")
+        print(
+            f"{text if len(text) <= WIDTH else text[: WIDTH - 1] + '…':<{WIDTH}} {times:>6} {line.duration_ns / 1e6:9.3f} ms"
+        )
 
 
 def children_of(spans: Sequence[ReadableSpan]) -> Children:
@@ -67,7 +71,10 @@ def _lines(spans: Sequence[ReadableSpan], children: Children, depth: int) -> lis
     """Siblings that look alike make one line; below it stands what is below all of them."""
     if not depth:
         return []
-    return [Line(name, alike, _lines(_interleaved(alike, children), children, depth - 1)) for name, alike in _alike(spans)]
+    return [
+        Line(name, alike, _lines(_interleaved(alike, children), children, depth - 1))
+        for name, alike in _alike(spans)
+    ]
 
 
 def _alike(spans: Sequence[ReadableSpan]) -> Iterator[tuple[str, list[ReadableSpan]]]:
@@ -91,12 +98,17 @@ def _interleaved(alike: Sequence[ReadableSpan], children: Children) -> list[Read
     return [child for same_place in zip_longest(*families) for child in same_place if child]
 
 
-def _texts(line: Line, least_ns: int, indent: str = "", branch: str = "") -> Iterator[tuple[str, Line]]:
+def _texts(
+    line: Line, least_ns: int, indent: str = "", branch: str = ""
+) -> Iterator[tuple[str, Line]]:
     """The line, indented, and those below it."""
     yield indent + branch + line.name, line
     inner = indent + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
     shown = [child for child in line.below if child.duration_ns >= least_ns]
-    small = Line("… shorter ones", [span for child in line.below if child.duration_ns < least_ns for span in child.spans])
+    small = Line(
+        "… shorter ones",
+        [span for child in line.below if child.duration_ns < least_ns for span in child.spans],
+    )
     if small.spans and small.duration_ns >= least_ns:
         shown.append(small)
     for child in shown:

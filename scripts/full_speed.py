@@ -24,7 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
     TraceServiceServicer,
     add_TraceServiceServicer_to_server,
@@ -46,7 +49,9 @@ class Received(TraceServiceServicer):
         self._per_trace: Counter[bytes] = Counter()
         self._ours = self._folded = 0
 
-    def Export(self, request: ExportTraceServiceRequest, _context: grpc.ServicerContext) -> ExportTraceServiceResponse:
+    def Export(
+        self, request: ExportTraceServiceRequest, _context: grpc.ServicerContext
+    ) -> ExportTraceServiceResponse:
         with self._lock:
             for scope in [scope for one in request.resource_spans for scope in one.scope_spans]:
                 ours = scope.scope.name == "otel_recfn"
@@ -61,14 +66,22 @@ class Received(TraceServiceServicer):
         if ours:
             self._ours += 1
             self._per_trace[span.trace_id] += 1
-            self._folded += sum([one.value.int_value for one in span.attributes if one.key == FOLDED])
+            self._folded += sum(
+                [one.value.int_value for one in span.attributes if one.key == FOLDED]
+            )
 
     def report(self) -> Report:
         """What came."""
         orphans = sum([parent not in self._ids for parent in self._parents])
         most = max(self._per_trace.values(), default=0)
         traces = len({trace_id for trace_id, _ in self._ids})
-        return {"received": self._ours, "orphans": orphans, "folded": self._folded, "traces": traces, "most of a trace": most}
+        return {
+            "received": self._ours,
+            "orphans": orphans,
+            "folded": self._folded,
+            "traces": traces,
+            "most of a trace": most,
+        }
 
 
 def serve() -> None:
@@ -87,7 +100,9 @@ class Server:
 
     def __init__(self) -> None:
         command = [sys.executable, __file__, "--serve"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert self._process.stdout is not None
         self.endpoint = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
 
@@ -145,17 +160,25 @@ def run(options: argparse.Namespace) -> Report:
     torch.set_num_threads(1)
     server = Server()
     provider = TracerProvider()
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=server.endpoint, insecure=True)))
+    provider.add_span_processor(
+        BatchSpanProcessor(OTLPSpanExporter(endpoint=server.endpoint, insecure=True))
+    )
     tracer = provider.get_tracer("full speed")
     instrumentor = OtelRecordFunctionInstrumentor()
     instrumentor.instrument(tracer_provider=provider)
-    memory = in_threads(options.threads, options.seconds, lambda until: work(tracer, options.epoch_steps, until))
+    memory = in_threads(
+        options.threads, options.seconds, lambda until: work(tracer, options.epoch_steps, until)
+    )
     instrumentor.flush(60)
     instrumentor.uninstrument()
     provider.shutdown()
     third = max(1, len(memory) // 3)
     parts = [max(memory[first : first + third], default=0.0) for first in (0, third, 2 * third)]
-    return {**server.end(), "MB in each third": [round(part) for part in parts], "counters": instrumentor.counters()}
+    return {
+        **server.end(),
+        "MB in each third": [round(part) for part in parts],
+        "counters": instrumentor.counters(),
+    }
 
 
 def faults(report: Report) -> list[str]:
@@ -177,7 +200,9 @@ def faults(report: Report) -> list[str]:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--epoch-steps", type=int, default=100)
@@ -188,10 +213,16 @@ def main() -> int:
         return 0
     report = run(options)
     counters = report.pop("counters")
-    for name, value in {**report, **{name: count for name, count in counters.items() if count}}.items():
+    for name, value in {
+        **report,
+        **{name: count for name, count in counters.items() if count},
+    }.items():
         print(f"{name:<40} {value:>14,}" if isinstance(value, int) else f"{name:<40} {value}")
     found = faults({**report, "counters": counters})
-    print("\n".join(found) or "nothing was dropped, every span has its parent, and the counters balance")
+    print(
+        "\n".join(found)
+        or "nothing was dropped, every span has its parent, and the counters balance"
+    )
     return 1 if found else 0
 
 

@@ -131,8 +131,12 @@ constexpr const char* kScopeNames[kNumScopes] = {{
 
 
 def _enum(enum: type[IntEnum | IntFlag], holds: str, suffix: str) -> str:
-    members = [member for member in enum if member.value or issubclass(enum, IntEnum)]  # 3.10 lists flags of no bits too
-    values = _lines(f"  {_constant(member.name or '', suffix)} = {int(member)}," for member in members)
+    members = [
+        member for member in enum if member.value or issubclass(enum, IntEnum)
+    ]  # 3.10 lists flags of no bits too
+    values = _lines(
+        f"  {_constant(member.name or '', suffix)} = {int(member)}," for member in members
+    )
     return f"enum {enum.__name__} : {holds} {{\n{values}\n}};\n"
 
 

@@ -43,27 +43,36 @@ def make_ranges(tracer_provider: TracerProvider) -> int:
     return RANGES
 
 
-def go_on(instrumentor: OtelRecordFunctionInstrumentor, provider: TracerProvider, seconds: float) -> int:
+def go_on(
+    instrumentor: OtelRecordFunctionInstrumentor, provider: TracerProvider, seconds: float
+) -> int:
     """Make ranges for so long, and tell what waits meanwhile."""
     made, began, told = 0, time.monotonic(), 0.0
     while (passed := time.monotonic() - began) < seconds:
         made += make_ranges(provider)
         if passed >= told:
-            print(f"    away for {passed:4.0f} s: {instrumentor.counters()['waiting']:,} ranges wait", flush=True)
+            print(
+                f"    away for {passed:4.0f} s: {instrumentor.counters()['waiting']:,} ranges wait",
+                flush=True,
+            )
             told = passed + TELL_S
         time.sleep(0.1)
     return made
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--away", type=float, default=60.0, metavar="S")
     parser.add_argument("--over", choices=("http", "grpc"), default="http")
     options = parser.parse_args()
     provider, instrumentor = TracerProvider(), OtelRecordFunctionInstrumentor()
     with server(options.over) as first:
         way = exporter(options.over, first)
-        instrumentor.instrument(tracer_provider=provider, span_exporter=way, span_budget=None, roots_per_second=None)
+        instrumentor.instrument(
+            tracer_provider=provider, span_exporter=way, span_budget=None, roots_per_second=None
+        )
         made = make_ranges(provider)
         assert instrumentor.flush(PATIENCE_S)
         before = first.arrived()
@@ -76,7 +85,9 @@ def main() -> int:
     counters = instrumentor.counters()
     instrumentor.uninstrument()
     lost = losses(counters)
-    print(f"{arrived} of {made} spans arrived, {took:.1f} s after it came back; flushed: {flushed}; lost: {lost or 0}")
+    print(
+        f"{arrived} of {made} spans arrived, {took:.1f} s after it came back; flushed: {flushed}; lost: {lost or 0}"
+    )
     return 0 if arrived == made and not lost else 1
 
 

@@ -18,7 +18,9 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # else threads of OpenMP wait for each other busily on a machine that is busy
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # else threads of OpenMP wait for each other busily on a machine that is busy
 
 import torch
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
@@ -61,7 +63,9 @@ def compute() -> None:
 
 def delays(provider: TracerProvider, notes: Notes, requests: int, at_once: int) -> list[float]:
     """Of each request, in seconds."""
-    model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU()) for _ in range(40)])
+    model = torch.nn.Sequential(
+        *[torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU()) for _ in range(40)]
+    )
     tracer, ended = provider.get_tracer("requests"), dict[int, float]()
 
     def request(_: int) -> None:
@@ -77,7 +81,9 @@ def delays(provider: TracerProvider, notes: Notes, requests: int, at_once: int) 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--requests", type=int, default=30)
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--busy-threads", type=int, default=0)
@@ -94,7 +100,9 @@ def main() -> int:
     for at_once in asked.at_once:
         found = delays(provider, notes, asked.requests, at_once)
         longest = max(longest, *found)
-        print(f"{at_once} at once: median {statistics.median(found):.2f} s, longest {max(found):.2f} s")
+        print(
+            f"{at_once} at once: median {statistics.median(found):.2f} s, longest {max(found):.2f} s"
+        )
     return int(longest > asked.seconds)
 
 

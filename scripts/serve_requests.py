@@ -72,7 +72,9 @@ def free_port() -> int:
 
 def ask(port: int) -> None:
     """One request."""
-    with urlopen(f"http://127.0.0.1:{port}/write?prompt=the%20owl&letters=20", timeout=60) as answer:
+    with urlopen(
+        f"http://127.0.0.1:{port}/write?prompt=the%20owl&letters=20", timeout=60
+    ) as answer:
         answer.read()
 
 
@@ -92,7 +94,16 @@ def wait_until_it_serves(server: subprocess.Popen[bytes], port: int) -> None:
 def serve(folder: Path, options: argparse.Namespace) -> Path:
     """The file of spans."""
     port = free_port()
-    command = [sys.executable, str(EXAMPLE), "--port", str(port), "--output", str(folder), "--train-steps", "5"]
+    command = [
+        sys.executable,
+        str(EXAMPLE),
+        "--port",
+        str(port),
+        "--output",
+        str(folder),
+        "--train-steps",
+        "5",
+    ]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_until_it_serves(server, port)
@@ -108,7 +119,9 @@ def serve(folder: Path, options: argparse.Namespace) -> Path:
 def spans_of(file: Path) -> Iterator[tuple[dict[str, Any], bool]]:
     """Each span, and whether it is ours."""
     for line in file.read_text().splitlines():
-        for scope in [scope for one in json.loads(line)["resourceSpans"] for scope in one["scopeSpans"]]:
+        for scope in [
+            scope for one in json.loads(line)["resourceSpans"] for scope in one["scopeSpans"]
+        ]:
             for span in scope["spans"]:
                 yield span, scope["scope"].get("name") == "otel_recfn"
 
@@ -137,7 +150,9 @@ def faults(traces: list[Trace], expected: int) -> list[str]:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--requests", type=int, default=50)
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 8])
     options = parser.parse_args()
@@ -145,7 +160,9 @@ def main() -> int:
         traces = requests_in(serve(Path(folder), options))
     spans = sorted([trace.spans for trace in traces])
     if traces:
-        print(f"{len(traces)} requests of {traces[-1].ranges:,} ranges, with {spans[0]} to {spans[-1]} spans of them")
+        print(
+            f"{len(traces)} requests of {traces[-1].ranges:,} ranges, with {spans[0]} to {spans[-1]} spans of them"
+        )
         print(f"the median request has {spans[len(spans) // 2]}, all together {sum(spans):,}")
     found = faults(traces, options.requests * len(options.at_once))
     print("\n".join(found) or "every request has all its ranges, and every span its parent")

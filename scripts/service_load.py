@@ -121,8 +121,13 @@ class Arrived(SpanExporter):
                 request.took_ns["background"] = took_ns
         else:
             request.took_ns["asked"] = took_ns
-            request.number = int(str(attributes.get("http.target") or attributes.get("url.path")).rpartition("/")[2])
-        if span.instrumentation_scope is not None and span.instrumentation_scope.name == "otel_recfn":
+            request.number = int(
+                str(attributes.get("http.target") or attributes.get("url.path")).rpartition("/")[2]
+            )
+        if (
+            span.instrumentation_scope is not None
+            and span.instrumentation_scope.name == "otel_recfn"
+        ):
             if "recfn.scope" in attributes:
                 request.ranges.append(context.span_id)
             request.folded += int(str(attributes.get(FOLDED, 0)))
@@ -140,21 +145,32 @@ def ask(port: int, numbers: Sequence[int]) -> None:
 def ask_all(port: int, requests: int, at_once: int) -> None:
     """All clients, in this process."""
     with ThreadPoolExecutor(at_once) as clients:
-        for done in [clients.submit(ask, port, range(first, requests, at_once)) for first in range(at_once)]:
+        for done in [
+            clients.submit(ask, port, range(first, requests, at_once)) for first in range(at_once)
+        ]:
             done.result()
 
 
 def serve(options: argparse.Namespace, provider: TracerProvider) -> None:
     """Serves until a process of clients has had all answers."""
     app = make_app(options.slow_every)
-    FastAPIInstrumentor.instrument_app(app, tracer_provider=provider, exclude_spans=["receive", "send"])
+    FastAPIInstrumentor.instrument_app(
+        app, tracer_provider=provider, exclude_spans=["receive", "send"]
+    )
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started and thread.is_alive():
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
-    clients = ["--ask", str(port), "--requests", str(options.requests), "--at-once", str(options.at_once)]
+    clients = [
+        "--ask",
+        str(port),
+        "--requests",
+        str(options.requests),
+        "--at-once",
+        str(options.at_once),
+    ]
     try:
         subprocess.run([sys.executable, __file__, *clients], check=True)
     finally:
@@ -189,7 +205,9 @@ def faults(arrived: Arrived, options: argparse.Namespace) -> list[str]:
             found.setdefault("slow", f"{told}; it was slow")
     above = ordinary_above(arrived.requests.values())
     if above > 2 * DETAILED + options.requests * UNUSUAL_BY_CHANCE:
-        found["ordinary"] = f"{above:,} requests and background tasks are ordinary and have more spans than those may"
+        found["ordinary"] = (
+            f"{above:,} requests and background tasks are ordinary and have more spans than those may"
+        )
     if len(arrived.requests) != options.requests:
         found["requests"] = f"{len(arrived.requests):,} requests arrived of {options.requests:,}"
     return list(found.values())
@@ -197,7 +215,9 @@ def faults(arrived: Arrived, options: argparse.Namespace) -> list[str]:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--at-once", type=int, default=16)
     parser.add_argument("--slow-every", type=int, default=500)
@@ -216,7 +236,9 @@ def main() -> int:
     instrumentor.uninstrument()
     provider.shutdown()
     kept = sorted([len(request.ranges) for request in arrived.requests.values()])
-    print(f"{len(kept):,} requests, {len(kept) / took:,.0f} a second; spans of ranges: {kept[0]} to {kept[-1]}")
+    print(
+        f"{len(kept):,} requests, {len(kept) / took:,.0f} a second; spans of ranges: {kept[0]} to {kept[-1]}"
+    )
     for name, count in instrumentor.counters().items():
         if count:
             print(f"{name:<40} {count:>14,}")

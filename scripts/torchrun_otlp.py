@@ -55,7 +55,15 @@ def main() -> None:
     found: Counter[tuple[str, int, int]] = Counter()
     with OtlpServer("http") as server:
         told = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": server.endpoint, "TRACEPARENT": LAUNCHER}
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-id=job", __file__, "rank"]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc_per_node=2",
+            "--rdzv-id=job",
+            __file__,
+            "rank",
+        ]
         subprocess.run(command, env={**os.environ, **told}, check=True)
         resources = server.resource_spans
     traces = set()

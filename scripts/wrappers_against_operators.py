@@ -59,7 +59,9 @@ class Comparison(TorchDispatchMode):
 
     def _compare(self, name: str, func: Any, args: Any, kwargs: Any) -> None:
         in_python = name.removeprefix("aten::").replace(".", "_")
-        wrapper = getattr(self.wrappers, in_python, None) or getattr(self.wrappers, f"{in_python}_", None)
+        wrapper = getattr(self.wrappers, in_python, None) or getattr(
+            self.wrappers, f"{in_python}_", None
+        )
         if wrapper is None or not name.startswith("aten::"):
             self.not_compared[name] += 1
             return
@@ -70,7 +72,9 @@ class Comparison(TorchDispatchMode):
                 ours = outcome(wrapper, args, renamed)
             if same(direct, ours, any_content=any(part in name for part in ANY_CONTENT)):
                 continue
-            again = [outcome(func, args, kwargs) for _ in range(REPETITIONS)]  # all kept: each in memory of its own
+            again = [
+                outcome(func, args, kwargs) for _ in range(REPETITIONS)
+            ]  # all kept: each in memory of its own
             if all(same(direct, each, any_content=False) for each in again):
                 self.differences[name] = f"{way.__name__}: {direct!r:.150} != {ours!r:.150}"
             else:
@@ -96,7 +100,11 @@ def copied(value: Any) -> Any:
 @contextmanager
 def observed() -> Iterator[None]:
     """A callback sees the ranges and their inputs."""
-    handle = add_global_callback(RecordFunctionCallback(lambda fn: fn.inputs() and None).needs_inputs(True).needs_outputs(True))
+    handle = add_global_callback(
+        RecordFunctionCallback(lambda fn: fn.inputs() and None)
+        .needs_inputs(True)
+        .needs_outputs(True)
+    )
     yield
     remove_callback(handle)
 
@@ -111,21 +119,30 @@ def traced() -> Iterator[None]:
 def same(one: Any, other: Any, *, any_content: bool) -> bool:
     """Whether all tensors and values are the same."""
     (ones, form), (others, other_form) = tree_flatten(one), tree_flatten(other)
-    return form == other_form and all(same_value(*pair, any_content) for pair in zip(ones, others, strict=True))
+    return form == other_form and all(
+        same_value(*pair, any_content) for pair in zip(ones, others, strict=True)
+    )
 
 
 def same_value(one: Any, other: Any, any_content: bool) -> bool:
     """Whether two values are the same, bit by bit."""
     if not isinstance(one, torch.Tensor):
         return one == other or (one != one and other != other)
-    if (one.shape, one.dtype, one.layout, one.device) != (other.shape, other.dtype, other.layout, other.device):
+    if (one.shape, one.dtype, one.layout, one.device) != (
+        other.shape,
+        other.dtype,
+        other.layout,
+        other.device,
+    ):
         return False
     if any_content:
         return True
     if one.layout is not torch.strided:
         one, other = one.to_dense(), other.to_dense()
     return (
-        torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)) if one.dtype.is_floating_point else torch.equal(one, other)
+        torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
+        if one.dtype.is_floating_point
+        else torch.equal(one, other)
     )
 
 
@@ -145,13 +162,17 @@ def generated_wrappers(folder: Path) -> Any:
 
 def main() -> int:
     """Compare; 1 where something differs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=300.0, help="stop after so many")
     parser.add_argument("--match", default="", help="only OpInfos whose name has this in it")
     parser.add_argument("--out", type=Path, help="keep the wrappers there")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    from torch.testing._internal.common_methods_invocations import op_db  # needs pip install expecttest
+    from torch.testing._internal.common_methods_invocations import (
+        op_db,
+    )  # needs pip install expecttest
 
     with tempfile.TemporaryDirectory() as temporary:
         comparison = Comparison(generated_wrappers(options.out or Path(temporary)))
@@ -172,11 +193,19 @@ def run_samples(info: Any, comparison: Comparison) -> None:
     except Exception:  # samples that need what isn't here
         return
     for sample in samples:
-        for variant in (info.op, info.inplace_variant, with_out(info) if info.supports_out else None):
+        for variant in (
+            info.op,
+            info.inplace_variant,
+            with_out(info) if info.supports_out else None,
+        ):
             if variant is not None:
                 with comparison:
                     try:
-                        variant(copied(sample.input), *tree_map(copied, sample.args), **tree_map(copied, sample.kwargs))
+                        variant(
+                            copied(sample.input),
+                            *tree_map(copied, sample.args),
+                            **tree_map(copied, sample.kwargs),
+                        )
                     except Exception:  # a sample that is there to raise
                         continue
 
@@ -193,9 +222,13 @@ def with_out(info: Any) -> Any:
 def report(comparison: Comparison, infos: int) -> int:
     """Print what was compared, and what differs."""
     calls = sum(comparison.compared.values())
-    print(f"{infos} OpInfos: {len(comparison.compared)} operators in {calls} calls, each idle, observed and traced")
+    print(
+        f"{infos} OpInfos: {len(comparison.compared)} operators in {calls} calls, each idle, observed and traced"
+    )
     print(f"without a wrapper: {', '.join(sorted(comparison.not_compared)) or 'none'}")
-    print(f"directly called twice with other results: {', '.join(sorted(comparison.unsteady)) or 'none'}")
+    print(
+        f"directly called twice with other results: {', '.join(sorted(comparison.unsteady)) or 'none'}"
+    )
     for name, difference in sorted(comparison.differences.items()):
         print(f"DIFFERS {name} {difference}")
     return 1 if comparison.differences or not calls else 0

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from otel_recfn.model.batch import Batch, OpenedColumns
-from otel_recfn.model.columns import ANNOUNCED_COLUMNS, COLUMN_TYPES, COLUMNS, NO_CONTEXT, TEXT_COLUMNS, SpanContextRef, Track
+from otel_recfn.model.columns import (
+    ANNOUNCED_COLUMNS,
+    COLUMN_TYPES,
+    COLUMNS,
+    NO_CONTEXT,
+    TEXT_COLUMNS,
+    SpanContextRef,
+    Track,
+)
 from otel_recfn.model.events import EventSource, make_event_id
 
 MAIN_THREAD = Track(number=1, thread_id=1, native_id=1001, ident=140_001, name="MainThread")
@@ -19,7 +27,11 @@ BASE_NS = 1_699_999_999_123_456_789
 WORKED_OUT = {"event_id", "start_ns", "end_ns", "end_thread", "root"}
 """Columns whose default follows from the row's others, or from its place."""
 DEFAULTS: dict[str, Any] = {
-    **{column.name: "" if column.value is str else column.empty for column in COLUMNS if column.name not in WORKED_OUT},
+    **{
+        column.name: "" if column.value is str else column.empty
+        for column in COLUMNS
+        if column.name not in WORKED_OUT
+    },
     "name": "op",
     "thread": MAIN_THREAD,
     "context": NO_CONTEXT,
@@ -57,8 +69,14 @@ def make_batch(rows: Sequence[dict[str, Any]], opened: Sequence[dict[str, Any]] 
             row[column] = tracks.index(row[column])
         row["context"] = contexts.index(row["context"])
     announced = [_opened(item, names, tracks, contexts) for item in opened]
-    told = {name: np.array([item[name] for item in announced], COLUMN_TYPES[name]) for name in ANNOUNCED_COLUMNS}
-    columns = {name: np.array([row[name] for row in full], dtype=dtype) for name, dtype in COLUMN_TYPES.items()}
+    told = {
+        name: np.array([item[name] for item in announced], COLUMN_TYPES[name])
+        for name in ANNOUNCED_COLUMNS
+    }
+    columns = {
+        name: np.array([row[name] for row in full], dtype=dtype)
+        for name, dtype in COLUMN_TYPES.items()
+    }
     tables = {"names": names.values, "tracks": tracks.values, "contexts": contexts.values}
     return Batch(**columns, **tables, opened=OpenedColumns(told, names.values))
 
@@ -94,7 +112,9 @@ def _with_roots(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _opened(item: dict[str, Any], names: _Table, tracks: _Table, contexts: _Table) -> dict[str, Any]:
+def _opened(
+    item: dict[str, Any], names: _Table, tracks: _Table, contexts: _Table
+) -> dict[str, Any]:
     full = {"source": EventSource.TORCH, "start_ns": BASE_NS, "flags": 0, **item}
     return {
         **full,

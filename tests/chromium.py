@@ -43,14 +43,19 @@ class Page:
         self.complaints: list[str] = []
         """What the console was told of errors, and requests to a network."""
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network", "Performance"):
             self._ask(f"{domain}.enable")
 
     def _ask(self, method: str, **params: Any) -> Any:
         self._number += 1
         session = {"sessionId": self._session} if self._session else {}
-        self._asks.write(json.dumps({"id": self._number, "method": method, "params": params, **session}).encode() + b"\0")
+        self._asks.write(
+            json.dumps({"id": self._number, "method": method, "params": params, **session}).encode()
+            + b"\0"
+        )
         while True:
             message = self._message()
             if message.get("id") == self._number:
@@ -72,30 +77,46 @@ class Page:
             self.complaints.append(json.dumps(params["exceptionDetails"]))
         elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
             self.complaints.append(params["entry"]["text"])
-        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
+        elif method == "Runtime.consoleAPICalled" and params["type"] in (
+            "error",
+            "warning",
+            "assert",
+        ):
             self.complaints.append(json.dumps(params["args"]))
-        elif method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(("file:", "about:", "data:")):
+        elif method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(
+            ("file:", "about:", "data:")
+        ):
             self.complaints.append(params["request"]["url"])
 
     def size(self, width: int, height: int, *, phone: bool = False) -> None:
         """Of the window."""
         self._ask(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=2 if phone else 1, mobile=phone
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=2 if phone else 1,
+            mobile=phone,
         )
 
     def media(self, **features: str) -> None:
         """What a style sheet asks of the surroundings, as ``prefers_color_scheme="dark"``."""
-        told = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
+        told = [
+            {"name": name.replace("_", "-"), "value": value} for name, value in features.items()
+        ]
         self._ask("Emulation.setEmulatedMedia", features=told)
 
     def open(self, path: Path) -> None:
         """From the disk, until it has been drawn."""
         self._ask("Page.navigate", url=path.resolve().as_uri())
-        self.until("document.readyState === 'complete' && document.documentElement.dataset.ready === 'yes'")
+        self.until(
+            "document.readyState === 'complete' && document.documentElement.dataset.ready === 'yes'"
+        )
 
     def ask(self, expression: str) -> Any:
         """The value of an expression; a promise's when it is kept."""
-        told = self._ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        told = self._ask(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in told, told
         return told["result"].get("value")
 
@@ -106,7 +127,9 @@ class Page:
 
     def seconds_of_work(self) -> float:
         """What scripts, styles and layout of the page took since it was opened."""
-        metrics = {each["name"]: each["value"] for each in self._ask("Performance.getMetrics")["metrics"]}
+        metrics = {
+            each["name"]: each["value"] for each in self._ask("Performance.getMetrics")["metrics"]
+        }
         return float(metrics["TaskDuration"])
 
     def type(self, text: str) -> None:
@@ -115,7 +138,15 @@ class Page:
 
     def press(self, key: str) -> None:
         """A key, down and up."""
-        codes = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "ArrowLeft": 37, "ArrowRight": 39, "Home": 36}
+        codes = {
+            "Enter": 13,
+            "Escape": 27,
+            "ArrowDown": 40,
+            "ArrowUp": 38,
+            "ArrowLeft": 37,
+            "ArrowRight": 39,
+            "Home": 36,
+        }
         code = {"windowsVirtualKeyCode": codes.get(key, ord(key[0].upper()))}
         for kind in ("rawKeyDown", "keyUp"):
             self._ask("Input.dispatchKeyEvent", type=kind, key=key, **code)
@@ -129,12 +160,27 @@ class Page:
     def turn(self, x: float, y: float, pixels: int, *, control: bool = False) -> None:
         """The wheel: up where the pixels are negative."""
         held = {"modifiers": 2} if control else {}
-        self._ask("Input.dispatchMouseEvent", type="mouseWheel", x=x, y=y, deltaX=0, deltaY=pixels, **held)
+        self._ask(
+            "Input.dispatchMouseEvent", type="mouseWheel", x=x, y=y, deltaX=0, deltaY=pixels, **held
+        )
 
     def drag(self, x: float, y: float, by: float) -> None:
         """With the mouse, to the right."""
-        for kind, at in (("mousePressed", x), ("mouseMoved", x + by / 2), ("mouseMoved", x + by), ("mouseReleased", x + by)):
-            self._ask("Input.dispatchMouseEvent", type=kind, x=at, y=y, button="left", buttons=1, clickCount=1)
+        for kind, at in (
+            ("mousePressed", x),
+            ("mouseMoved", x + by / 2),
+            ("mouseMoved", x + by),
+            ("mouseReleased", x + by),
+        ):
+            self._ask(
+                "Input.dispatchMouseEvent",
+                type=kind,
+                x=at,
+                y=y,
+                button="left",
+                buttons=1,
+                clickCount=1,
+            )
 
     def tap(self, x: float, y: float) -> None:
         """With a finger."""
@@ -144,7 +190,9 @@ class Page:
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
         """A PNG of what is seen, or of the whole page."""
-        data = self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
+        data = self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)[
+            "data"
+        ]
         path.write_bytes(base64.b64decode(data))
 
     def close(self) -> None:

@@ -19,9 +19,13 @@ from otel_recfn.recording.watched import Watched
 from timeouts import PATIENCE_S, let_time_pass
 
 settings.register_profile(
-    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    "patient",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.register_profile("brief", settings.get_profile("patient"), max_examples=BRIEF)  # where the same ran in full elsewhere
+settings.register_profile(
+    "brief", settings.get_profile("patient"), max_examples=BRIEF
+)  # where the same ran in full elsewhere
 settings.load_profile("patient")
 
 
@@ -54,7 +58,9 @@ def ends_its_threads() -> Iterator[None]:
     yield
     for thread in threading.enumerate():
         if thread.name.startswith("otel-recfn"):
-            while thread in threading.enumerate() and not thread.is_alive():  # another thread is starting it
+            while (
+                thread in threading.enumerate() and not thread.is_alive()
+            ):  # another thread is starting it
                 let_time_pass(100_000)
             if thread.is_alive():
                 thread.join(PATIENCE_S)

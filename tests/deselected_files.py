@@ -15,4 +15,6 @@ def is_left_out(path: Path, expression: str) -> bool:
     if path.suffix != ".py" or not WITHOUT.fullmatch(expression):
         return False
     marks = MARKS.search(path.read_text(encoding="utf-8"))
-    return marks is not None and not {*NAME.findall(marks[0])}.isdisjoint(expression.replace(" and", "").split(" "))
+    return marks is not None and not {*NAME.findall(marks[0])}.isdisjoint(
+        expression.replace(" and", "").split(" ")
+    )

@@ -20,7 +20,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 DRIP_S = 0.05
 METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
@@ -59,7 +62,12 @@ class Answers:
     def names(self) -> list[str]:
         """Of the spans that were taken."""
         with self._lock:
-            spans = [scope.spans for request in self.taken for each in request.resource_spans for scope in each.scope_spans]
+            spans = [
+                scope.spans
+                for request in self.taken
+                for each in request.resource_spans
+                for scope in each.scope_spans
+            ]
         return [span.name for each in spans for span in each]
 
 
@@ -74,7 +82,10 @@ def take_partly(rejected: int, message: str) -> Act:
     def act(where: Any, body: bytes) -> bytes:
         take(where, body)
         answer = ExportTraceServiceResponse()
-        answer.partial_success.rejected_spans, answer.partial_success.error_message = rejected, message
+        answer.partial_success.rejected_spans, answer.partial_success.error_message = (
+            rejected,
+            message,
+        )
         return answer.SerializeToString()
 
     return act
@@ -126,7 +137,9 @@ def take_and_break_off(**headers: str) -> Act:
     def act(where: Any, body: bytes) -> None:
         take(where, body)
         where.close_connection = True
-        where.answer(200, b"no gzip", {name.replace("_", "-"): value for name, value in headers.items()})
+        where.answer(
+            200, b"no gzip", {name.replace("_", "-"): value for name, value in headers.items()}
+        )
 
     return act
 
@@ -209,13 +222,19 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def http_server(answers: Answers, port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+def http_server(
+    answers: Answers, port: int = 0, tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
     """Its endpoint."""
     server = _Server(("127.0.0.1", port), _Handler)
     server.answers = answers  # type: ignore[attr-defined]
     if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        server.socket = tls.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     try:
         yield f"http{'s' if tls is not None else ''}://localhost:{server.server_address[1]}/v1/traces"
@@ -228,7 +247,9 @@ def http_server(answers: Answers, port: int = 0, tls: ssl.SSLContext | None = No
 
 
 @contextlib.contextmanager
-def grpc_server(answers: Answers, port: int = 0, tls: grpc.ServerCredentials | None = None) -> Iterator[str]:
+def grpc_server(
+    answers: Answers, port: int = 0, tls: grpc.ServerCredentials | None = None
+) -> Iterator[str]:
     """Its endpoint."""
     server = grpc.server(ThreadPoolExecutor(max_workers=4))
 

@@ -28,11 +28,17 @@ def uploaded(file: Path) -> list[dict[str, Any]]:
         documents = [json.loads(text)]
     except ValueError:
         documents = [json.loads(line) for line in text.split("\n") if line.strip()]
-    assert all("resourceSpans" in document for document in documents), "it would be taken for Jaeger's own JSON"
-    request = {"resourceSpans": [each for document in documents for each in document["resourceSpans"]]}
+    assert all("resourceSpans" in document for document in documents), (
+        "it would be taken for Jaeger's own JSON"
+    )
+    request = {
+        "resourceSpans": [each for document in documents for each in document["resourceSpans"]]
+    }
     _check(request, REQUEST, "request")
     for resource in request["resourceSpans"]:
-        named = [each for each in resource["resource"]["attributes"] if each["key"] == "service.name"]
+        named = [
+            each for each in resource["resource"]["attributes"] if each["key"] == "service.name"
+        ]
         assert len(named) == 1, "the page files spans by service"
     scopes = [scope for resource in request["resourceSpans"] for scope in resource["scopeSpans"]]
     return [span for scope in scopes for span in scope["spans"]]
@@ -68,13 +74,21 @@ def _is_number(low: int, high: int) -> Any:
     """A whole number, also as a text: JSON's own are doubles to many."""
 
     def check(value: Any) -> bool:
-        return not isinstance(value, bool) and str(value).lstrip("-").isdecimal() and low <= int(value) <= high
+        return (
+            not isinstance(value, bool)
+            and str(value).lstrip("-").isdecimal()
+            and low <= int(value) <= high
+        )
 
     return check
 
 
 def _is_id(length: int) -> Any:
-    return lambda value: isinstance(value, str) and re.fullmatch(f"[0-9a-fA-F]{{{length}}}", value) and int(value, 16)
+    return lambda value: (
+        isinstance(value, str)
+        and re.fullmatch(f"[0-9a-fA-F]{{{length}}}", value)
+        and int(value, 16)
+    )
 
 
 COUNT, UINT64 = _is_number(0, (1 << 32) - 1), _is_number(0, (1 << 64) - 1)
@@ -88,7 +102,12 @@ VALUE: dict[str, Any] = {
 VALUE["arrayValue"] = {"values": [VALUE]}
 ATTRIBUTES: list[Check] = [{"key": _is_text, "value": VALUE}]
 OF_ATTRIBUTES: dict[str, Any] = {"attributes": ATTRIBUTES, "droppedAttributesCount": COUNT}
-CONTEXT: dict[str, Any] = {"traceId": _is_id(32), "spanId": _is_id(16), "traceState": _is_text, "flags": COUNT}
+CONTEXT: dict[str, Any] = {
+    "traceId": _is_id(32),
+    "spanId": _is_id(16),
+    "traceState": _is_text,
+    "flags": COUNT,
+}
 SPAN: Check = {
     **CONTEXT,
     **OF_ATTRIBUTES,
@@ -108,4 +127,6 @@ SCOPE: Check = {
     "spans": [SPAN],
     "schemaUrl": _is_text,
 }
-REQUEST: Check = {"resourceSpans": [{"resource": OF_ATTRIBUTES, "scopeSpans": [SCOPE], "schemaUrl": _is_text}]}
+REQUEST: Check = {
+    "resourceSpans": [{"resource": OF_ATTRIBUTES, "scopeSpans": [SCOPE], "schemaUrl": _is_text}]
+}

@@ -13,7 +13,9 @@ def picture_below(heading: str) -> str:
     """The indented lines below a heading of ARCHITECTURE.md that hold arrows."""
     section = ARCHITECTURE.read_text(encoding="utf-8").split(f"\n{heading}\n")[1]
     section = re.split(r"^#+ ", section, maxsplit=1, flags=re.MULTILINE)[0]
-    return "\n".join(line for line in section.splitlines() if line.startswith("    ") and "->" in line)
+    return "\n".join(
+        line for line in section.splitlines() if line.startswith("    ") and "->" in line
+    )
 
 
 def layers(picture: str) -> dict[str, set[str]]:

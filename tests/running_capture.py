@@ -15,7 +15,10 @@ class Running:
 
     def __init__(self, session: Session, selected: Selected) -> None:
         self.sink = InMemorySink()
-        self.session, self.capture = session, Capture(selected, [self.sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
+        self.session, self.capture = (
+            session,
+            Capture(selected, [self.sink], buffer_bytes=DEFAULT_BUFFER_BYTES),
+        )
         session.start(self.capture)
 
     def stop(self) -> Running:

@@ -15,5 +15,7 @@ Run = Callable[..., Any]
 @pytest.fixture(scope="module")
 def in_small_process() -> Iterator[Run]:
     """Calls a function of a test module in such a process, one for all tests of the module; what it raises is raised here."""
-    with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as processes:
+    with ProcessPoolExecutor(
+        max_workers=1, mp_context=multiprocessing.get_context("spawn")
+    ) as processes:
         yield lambda function, *arguments: processes.submit(function, *arguments).result()

@@ -51,7 +51,9 @@ def names_in_cut(path: Path) -> list[str]:
 
 def _read(path: Path) -> Any:
     content = path.read_bytes()
-    return json.loads(gzip.decompress(content) if path.suffix == ".gz" else content, parse_float=Decimal)
+    return json.loads(
+        gzip.decompress(content) if path.suffix == ".gz" else content, parse_float=Decimal
+    )
 
 
 def _as_far_as_it_goes(path: Path) -> str:

@@ -17,8 +17,12 @@ def numbers_given(description: str | None, **defaults: int) -> list[int]:
         description: of the benchmark.
         defaults: what each counts, and its value where none is given.
     """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, default in defaults.items():
-        parser.add_argument(name, nargs="?", type=int, default=default, help=f"how many {name}; %(default)s")
+        parser.add_argument(
+            name, nargs="?", type=int, default=default, help=f"how many {name}; %(default)s"
+        )
     options = vars(parser.parse_args())
     return [options[name] for name in defaults]

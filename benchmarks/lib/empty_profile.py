@@ -57,7 +57,15 @@ static PyMethodDef methods[] = {
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "floor", "", -1, methods, nullptr, nullptr, nullptr, nullptr};
 PyMODINIT_FUNC PyInit_floor() { return PyModule_Create(&definition); }
 """
-BEGINS_AND_ENDS = ("PY_START", "PY_RESUME", "PY_THROW", "PY_RETURN", "PY_YIELD", "PY_UNWIND", "CALL")
+BEGINS_AND_ENDS = (
+    "PY_START",
+    "PY_RESUME",
+    "PY_THROW",
+    "PY_RETURN",
+    "PY_YIELD",
+    "PY_UNWIND",
+    "CALL",
+)
 WITH_CALL = ("C_RETURN", "C_RAISE")
 
 
@@ -66,7 +74,10 @@ def compiled(folder: Path) -> Any:
     source, library = folder / "floor.cpp", folder / "floor.so"
     source.write_text(SOURCE)
     include = sysconfig.get_paths()["include"]
-    subprocess.run(["c++", "-O2", "-shared", "-fPIC", "-I", include, str(source), "-o", str(library)], check=True)
+    subprocess.run(
+        ["c++", "-O2", "-shared", "-fPIC", "-I", include, str(source), "-o", str(library)],
+        check=True,
+    )
     spec = importlib.util.spec_from_file_location("floor", library)
     assert spec is not None
     assert spec.loader is not None
@@ -106,7 +117,9 @@ def monitored(floor: Any, *, clock: bool = False) -> Iterator[None]:
     monitoring.use_tool_id(monitoring.PROFILER_ID, "floor")
     for name, number in events.items():
         with_clock = floor.call_event if name == "CALL" else floor.clock_event
-        monitoring.register_callback(monitoring.PROFILER_ID, number, with_clock if clock else floor.event)
+        monitoring.register_callback(
+            monitoring.PROFILER_ID, number, with_clock if clock else floor.event
+        )
     monitoring.set_events(monitoring.PROFILER_ID, sum([events[name] for name in BEGINS_AND_ENDS]))
     try:
         yield

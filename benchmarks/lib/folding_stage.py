@@ -54,7 +54,13 @@ def small_units(count: int) -> list[Row]:
     """So many units of 60 to 1,100 ranges, as a service has."""
     made, draw = Program(), random.Random(1)
     for number in range(count):
-        made.run(op("request", *[linear(f"layer {each % 20}") for each in range(draw.randrange(10, 184))]), number)
+        made.run(
+            op(
+                "request",
+                *[linear(f"layer {each % 20}") for each in range(draw.randrange(10, 184))],
+            ),
+            number,
+        )
     return made.rows
 
 
@@ -85,7 +91,9 @@ def _roots(rows: Sequence[Row]) -> list[int]:
 def _filled(**given: Sequence[int]) -> dict[str, np.ndarray]:
     empty, count = make_batch([{}]), len(given["event_id"])
     return {
-        name: np.array(given[name], kind) if name in given else np.full(count, getattr(empty, name)[0], kind)
+        name: np.array(given[name], kind)
+        if name in given
+        else np.full(count, getattr(empty, name)[0], kind)
         for name, kind in COLUMN_TYPES.items()
         if name not in SELDOM
     }
@@ -99,7 +107,10 @@ def _cut(whole: dict[str, np.ndarray], rows: slice, names: Sequence[str]) -> Bat
     tracks = [MAIN_THREAD, WORKER_THREAD]
     for column in SELDOM.values():
         columns[column.name] = empty_column(column.dtype, len(columns["kind"]), column.empty)
-    return replace(Batch(**columns, names=names, tracks=tracks, contexts=contexts), drained_ns=int(columns["end_ns"].max()))
+    return replace(
+        Batch(**columns, names=names, tracks=tracks, contexts=contexts),
+        drained_ns=int(columns["end_ns"].max()),
+    )
 
 
 class ProgramSpan(ReadableSpan):
@@ -137,7 +148,12 @@ class Stage:
         """Those that the batch has the last ranges of have ended when it is drained."""
         for one in batch.contexts[1:]:
             if self._spans.find(one.trace_id, one.span_id) is None:
-                span = ProgramSpan("unit", span_context(one), resource=RESOURCE, start_time=int(batch.start_ns.min()))
+                span = ProgramSpan(
+                    "unit",
+                    span_context(one),
+                    resource=RESOURCE,
+                    start_time=int(batch.start_ns.min()),
+                )
                 self._spans.saw(one.trace_id, one.span_id, span)
                 span.ended_ns = last_ns[one] - 1
 

@@ -30,7 +30,9 @@ def loaded_loop(folder: Path) -> ctypes.CDLL:
 
 
 def compile_with(arguments: list[str]) -> None:
-    subprocess.run([os.environ.get("CXX", "c++"), "-O2", "-fPIC", "-shared", *arguments], check=True)
+    subprocess.run(
+        [os.environ.get("CXX", "c++"), "-O2", "-fPIC", "-shared", *arguments], check=True
+    )
 
 
 @contextmanager

@@ -47,7 +47,9 @@ class Counting:
 def server(over: str = "http", port: int = 0) -> Iterator[Counting]:
     """Runs until ``end``, or while the ``with`` block does, and is killed then."""
     command = [sys.executable, __file__, over, str(port)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             yield Counting(process)
         finally:

@@ -19,7 +19,9 @@ METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 @contextmanager
 def server() -> Iterator[str]:
     """Runs while the ``with`` block does; its endpoint."""
-    with subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"
         process.communicate()
@@ -27,7 +29,11 @@ def server() -> Iterator[str]:
 
 class _Discarding(grpc.GenericRpcHandler):  # type: ignore[misc,unused-ignore]
     def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        return grpc.unary_unary_rpc_method_handler(lambda _request, _context: b"") if call.method == METHOD else None
+        return (
+            grpc.unary_unary_rpc_method_handler(lambda _request, _context: b"")
+            if call.method == METHOD
+            else None
+        )
 
 
 def main() -> None:

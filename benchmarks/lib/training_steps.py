@@ -35,7 +35,12 @@ def step() -> Tree:
         op("aten::_foreach_addcmul_"),
         op("aten::_foreach_sqrt"),
     ]
-    return op("step", op("forward", *blocks, loss()), op("backward", *below), op("Optimizer.step#AdamW.step", *optimizer))
+    return op(
+        "step",
+        op("forward", *blocks, loss()),
+        op("backward", *below),
+        op("Optimizer.step#AdamW.step", *optimizer),
+    )
 
 
 def block(name: str) -> Tree:
@@ -54,7 +59,9 @@ def block(name: str) -> Tree:
 
 
 def linear(name: str) -> Tree:
-    return op(f"nn.Module: {name}", op("aten::linear", transposed(), op("aten::addmm", op("aten::copy_"))))
+    return op(
+        f"nn.Module: {name}", op("aten::linear", transposed(), op("aten::addmm", op("aten::copy_")))
+    )
 
 
 def transposed() -> Tree:
@@ -62,25 +69,48 @@ def transposed() -> Tree:
 
 
 def matmul() -> Tree:
-    views = [op("aten::expand", op("aten::as_strided")), op("aten::reshape", op("aten::_reshape_alias"))] * 2
+    views = [
+        op("aten::expand", op("aten::as_strided")),
+        op("aten::reshape", op("aten::_reshape_alias")),
+    ] * 2
     return op("aten::matmul", *views, op("aten::bmm"), op("aten::_unsafe_view"))
 
 
 def layer_norm(name: str) -> Tree:
-    return op(f"nn.Module: {name}", op("aten::layer_norm", op("aten::native_layer_norm", op("aten::empty"), op("aten::empty"))))
+    return op(
+        f"nn.Module: {name}",
+        op("aten::layer_norm", op("aten::native_layer_norm", op("aten::empty"), op("aten::empty"))),
+    )
 
 
 def loss() -> Tree:
-    return op("aten::cross_entropy_loss", op("aten::log_softmax", op("aten::_log_softmax")), op("aten::nll_loss"))
+    return op(
+        "aten::cross_entropy_loss",
+        op("aten::log_softmax", op("aten::_log_softmax")),
+        op("aten::nll_loss"),
+    )
 
 
 def backward_of_block() -> list[Tree]:
     """Linear layers' and some others', with the gradients that they add up."""
     of_linear = [
-        of_node("AddmmBackward0", transposed(), op("aten::mm"), transposed(), op("aten::mm"), op("aten::sum")),
+        of_node(
+            "AddmmBackward0",
+            transposed(),
+            op("aten::mm"),
+            transposed(),
+            op("aten::mm"),
+            op("aten::sum"),
+        ),
         gradient(),
     ]
-    others = ("SoftmaxBackward0", "GeluBackward0", "NativeLayerNormBackward0", "AddBackward0", "ViewBackward0")
+    others = (
+        "SoftmaxBackward0",
+        "GeluBackward0",
+        "NativeLayerNormBackward0",
+        "AddBackward0",
+        "ViewBackward0",
+    )
     small = [of_node(name, op(f"aten::{name.lower()}", op("aten::empty"))) for name in others]
     return [*of_linear * 6, *small, *small]
 

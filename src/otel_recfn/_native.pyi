@@ -17,7 +17,16 @@ class Column:
     """The owner of a column's bytes."""
 
 Contexts = list[tuple[int, int, int, int]]
-Drained = tuple[dict[str, Column], dict[str, Column], int, list[str], list[tuple[int, int, int, int]], Contexts, int, int]
+Drained = tuple[
+    dict[str, Column],
+    dict[str, Column],
+    int,
+    list[str],
+    list[tuple[int, int, int, int]],
+    Contexts,
+    int,
+    int,
+]
 
 class Stage:
     """The native part of ``batches/stage.py``; see ``native/stage/stage_bindings.cpp``."""
@@ -31,7 +40,9 @@ class Stage:
 class ForwardRanges:
     """Forward ranges for the arrows of ``sinks/chrome/encoder.py``; see ``native/stage/stage_bindings.cpp``."""
 
-    def link(self, batch: Batch, threads: NDArray[np.uint64], numbers: NDArray[np.uint64], /) -> tuple[Column, ...]: ...
+    def link(
+        self, batch: Batch, threads: NDArray[np.uint64], numbers: NDArray[np.uint64], /
+    ) -> tuple[Column, ...]: ...
 
 class record_function:
     """The public ``record_function``; see ``native/python/record_function.cpp``."""
@@ -90,7 +101,9 @@ def begin(
     The keywords are columns of its row; ``handle`` 0 becomes the event id.
     """
 
-def end(event_id: int, error: str = "", flags: int = 0, stacktrace: str = "", *, attributes: str = "") -> int:
+def end(
+    event_id: int, error: str = "", flags: int = 0, stacktrace: str = "", *, attributes: str = ""
+) -> int:
     """Close a range, from any thread. Zero and ids that are no longer open are ignored.
 
     ``error`` is ``"<exception type>: <message>"`` and sets EventFlag.ERROR; ``flags`` are EventFlag bits known only now.
@@ -127,7 +140,12 @@ def drain(close_open: bool, open_ranges: bool, epoch: int, known: int, /) -> Dra
 def count_discarded(rows: int, /) -> None: ...
 def wait(seconds: float, /) -> None: ...
 def wake() -> None: ...
-def watch_calls(functions: tuple[FunctionType, ...], enter: Callable[[Any], Any], leave: Callable[..., object], /) -> None: ...
+def watch_calls(
+    functions: tuple[FunctionType, ...],
+    enter: Callable[[Any], Any],
+    leave: Callable[..., object],
+    /,
+) -> None: ...
 def set_frame_observer(setter: Callable[[Any], Any] | None, /) -> None: ...
 def call_arguments() -> tuple[Any, ...]: ...
 def unwatch_calls() -> None: ...

@@ -19,9 +19,18 @@ from opentelemetry.instrumentation.dependencies import get_dependency_conflicts
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
 from otel_recfn.errors import CallRefused, RecfnError, RecorderUnavailable, SettingError
-from otel_recfn.settings.table import SETTINGS, Settings, sdk_is_disabled, selected, unknown_variables, with_arguments
+from otel_recfn.settings.table import (
+    SETTINGS,
+    Settings,
+    sdk_is_disabled,
+    selected,
+    unknown_variables,
+    with_arguments,
+)
 from otel_recfn.settings.values import DURATION
-from otel_recfn.support import processes  # before the program forks, so that a child is known as one
+from otel_recfn.support import (
+    processes,
+)  # before the program forks, so that a child is known as one
 from otel_recfn.support.native_part import native_part
 
 if TYPE_CHECKING:
@@ -40,7 +49,13 @@ EXPORT_QUEUE_BYTES = 1 << 26
 """The most encoded spans that wait while a server is away."""
 MOST_PICKLED_BYTES = 1 << 16
 """The most bytes of one setting, since each child gets them."""
-USED_WITH = ("torch", "otel_recfn.user_ranges", "otel_recfn.profiling", "otel_recfn.legacy", "otel_recfn.tracing.wrappers")
+USED_WITH = (
+    "torch",
+    "otel_recfn.user_ranges",
+    "otel_recfn.profiling",
+    "otel_recfn.legacy",
+    "otel_recfn.tracing.wrappers",
+)
 """Modules of which each program that has something to record imports one, unless it records Python calls alone. None is
 imported by what a start imports, which could find only half of it."""
 
@@ -89,8 +104,14 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     instrument.__doc__ = with_arguments(instrument.__doc__, SETTINGS)
 
     def _instrument_or_log(self, kwargs: dict[str, Any]) -> None:
-        self._automatic = bool(kwargs.get("skip_dep_check") or kwargs.get("raise_exception_on_conflict"))
-        conflict = get_dependency_conflicts(self.instrumentation_dependencies()) if kwargs.get("skip_dep_check") else None
+        self._automatic = bool(
+            kwargs.get("skip_dep_check") or kwargs.get("raise_exception_on_conflict")
+        )
+        conflict = (
+            get_dependency_conflicts(self.instrumentation_dependencies())
+            if kwargs.get("skip_dep_check")
+            else None
+        )
         if conflict is not None:
             log.error("otel-recfn is not instrumenting: %s", conflict)
             return
@@ -103,15 +124,24 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             if not self._automatic or not isinstance(error, (RecfnError, MemoryError)):
                 raise
             level = logging.WARNING if isinstance(error, RecorderUnavailable) else logging.ERROR
-            log.log(level, "otel-recfn is not instrumenting: %s", str(error) or "there was no memory")
+            log.log(
+                level, "otel-recfn is not instrumenting: %s", str(error) or "there was no memory"
+            )
             return
-        for message in () if again else unknown_variables(os.environ):  # last, as a log handler may call instrument()
+        for message in (
+            () if again else unknown_variables(os.environ)
+        ):  # last, as a log handler may call instrument()
             log.warning("%s", message)
 
     def _instrument(self, **kwargs: Any) -> None:
         settings = Settings.resolve(kwargs)
         self._capture = None
-        beside_global = settings.chrome_trace or settings.sinks or settings.tracer_provider or settings.meter_provider
+        beside_global = (
+            settings.chrome_trace
+            or settings.sinks
+            or settings.tracer_provider
+            or settings.meter_provider
+        )
         if not settings.enabled or (sdk_is_disabled() and not beside_global):
             return
         native_part()
@@ -119,10 +149,14 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
         inherited = self._inherited or {}
         automatic = inherited.get("automatic", self._automatic)
-        processes.hand_over(partial(_given, settings, _handed_over(settings), automatic, inherited.get("provider")))
+        processes.hand_over(
+            partial(_given, settings, _handed_over(settings), automatic, inherited.get("provider"))
+        )
         lost = "children that aren't forked are not recorded"
         self._cancels = [when_imported(processes.SPAWN, processes.watch, lost)]
-        if self._automatic and not settings.python_calls:  # it may never import what has something to record
+        if (
+            self._automatic and not settings.python_calls
+        ):  # it may never import what has something to record
             late = partial(self._start_late, settings)
             self._cancels += [when_first_is_imported(USED_WITH, late, "nothing is recorded")]
         else:
@@ -163,8 +197,12 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         spans = self._spans_sink(settings, session)
         metrics = MetricsSink(settings.meter_provider)
         files = []
-        if settings.chrome_trace is not None:  # a process that records as its parent does makes it with its first range
-            writer = TraceWriter(settings.chrome_trace, create_now=self._inherited is None, of_process=True)
+        if (
+            settings.chrome_trace is not None
+        ):  # a process that records as its parent does makes it with its first range
+            writer = TraceWriter(
+                settings.chrome_trace, create_now=self._inherited is None, of_process=True
+            )
             files = [ChromeTraceSink(writer, FILE_QUEUE_BYTES)]
         # Metrics are closed last, because they report the final counters of the other sinks.
         capture = Capture(
@@ -203,7 +241,14 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             find_worker=data_worker,
         )
         delivery = _delivery(settings, self._inherited)
-        return SpansSink(settings.tracer_provider, settings.roots_per_second, volume, settings.span_hook, delivery, process)
+        return SpansSink(
+            settings.tracer_provider,
+            settings.roots_per_second,
+            volume,
+            settings.span_hook,
+            delivery,
+            process,
+        )
 
     def _uninstrument(self, **kwargs: Any) -> None:
         self._inherited = None
@@ -222,7 +267,9 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """
         try:
             super().uninstrument(**kwargs)
-            if not self.is_instrumented_by_opentelemetry:  # a sink that was being closed may have called instrument()
+            if (
+                not self.is_instrumented_by_opentelemetry
+            ):  # a sink that was being closed may have called instrument()
                 self._uninstrument()
         except CallRefused as error:
             log.error("otel-recfn is still instrumenting: %s", error)
@@ -254,13 +301,18 @@ def start_in_child(given: Given) -> None:
     OtelRecordFunctionInstrumentor().start_as_parent(given)
 
 
-def _given(settings: Settings, pickled: dict[str, bytes], automatic: bool, provider_of_parent: bytes | None) -> Given:
+def _given(
+    settings: Settings, pickled: dict[str, bytes], automatic: bool, provider_of_parent: bytes | None
+) -> Given:
     """The settings that a child gets. ``automatic``: those that opentelemetry-instrument would set there."""
     provider = None
     if isinstance(settings.span_exporter, str):
         from otel_recfn.sinks.spans.provider import pickled_parts
 
-        provider = pickled_parts(settings.tracer_provider or trace.get_tracer_provider()) or provider_of_parent
+        provider = (
+            pickled_parts(settings.tracer_provider or trace.get_tracer_provider())
+            or provider_of_parent
+        )
     return {"starts": __name__, "automatic": automatic, "settings": pickled, "provider": provider}
 
 
@@ -289,7 +341,11 @@ def _taken_over(pickled: Mapping[str, bytes]) -> dict[str, Any]:
         with suppress(Exception):  # a class that the child doesn't have
             found[name] = pickle.loads(value)
     with suppress(Exception):
-        found["sinks"] = [sink for each in found.pop("sinks", ()) if (sink := each.after_fork_in_child()) is not None]
+        found["sinks"] = [
+            sink
+            for each in found.pop("sinks", ())
+            if (sink := each.after_fork_in_child()) is not None
+        ]
     return found
 
 
@@ -302,4 +358,6 @@ def _delivery(settings: Settings, inherited: Given | None) -> Delivery | None:
 
     parts = inherited["provider"] if inherited is not None else None
     provider = provider_from(parts) if parts is not None else None
-    return otlp_delivery(settings.span_exporter, settings.export_request_bytes, EXPORT_QUEUE_BYTES, provider)
+    return otlp_delivery(
+        settings.span_exporter, settings.export_request_bytes, EXPORT_QUEUE_BYTES, provider
+    )

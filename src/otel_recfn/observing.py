@@ -11,7 +11,10 @@ tensor that shares its data. dtypes, layouts and memory formats are the numbers 
 """
 
 from otel_recfn import user_ranges  # noqa: F401 - it has ranges told to PyTorch's own observers
-from otel_recfn.callbacks.callback import RecordFunctionCallback as RecordFunctionCallback, StepCallbacks as StepCallbacks
+from otel_recfn.callbacks.callback import (
+    RecordFunctionCallback as RecordFunctionCallback,
+    StepCallbacks as StepCallbacks,
+)
 from otel_recfn.callbacks.operations import (
     call_end_callbacks_on_future as call_end_callbacks_on_future,
     record_edge_scope_with_debug_handle_and_inputs as record_edge_scope_with_debug_handle_and_inputs,

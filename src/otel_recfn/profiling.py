@@ -28,7 +28,13 @@ from otel_recfn.report.rules import Finding, findings
 from otel_recfn.report.texts import tree_with_bars
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import process_session
-from otel_recfn.settings.table import ProfileSettings, log_other_activities, refuse_others, selected, with_frames
+from otel_recfn.settings.table import (
+    ProfileSettings,
+    log_other_activities,
+    refuse_others,
+    selected,
+    with_frames,
+)
 from otel_recfn.sinks.chrome.writer import export
 from otel_recfn.sinks.in_memory import EventStore
 
@@ -120,7 +126,9 @@ class profile:
             RecfnError: it is running; or a signal handler calls during a start, stop or flush of its thread.
         """
         if self._started:
-            raise RecfnError("this profile is running already; stop it first, or make another profile(...) for a nested range")
+            raise RecfnError(
+                "this profile is running already; stop it first, or make another profile(...) for a nested range"
+            )
         self._started = True
         try:
             self.step_num = 0
@@ -136,7 +144,9 @@ class profile:
             RecfnError: it isn't running.
         """
         if not self._started:
-            raise RecfnError("this profile isn't running, so it has no steps; use it in a `with`, or call start() first")
+            raise RecfnError(
+                "this profile isn't running, so it has no steps; use it in a `with`, or call start() first"
+            )
         self._end_step()
         before, now = self._action, self._action_of(self.step_num + 1)
         self.step_num += 1
@@ -213,14 +223,21 @@ class profile:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def events(self) -> list[ProfiledEvent]:
         """The rows with their columns as attributes, in start order. While the profile runs: those that have ended so far."""
         return profiled_events(self._rows())
 
-    def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> KeyAverages:
+    def key_averages(
+        self, group_by_input_shape: bool = False, group_by_stack_n: int = 0
+    ) -> KeyAverages:
         """The count, total and self time per name; ``print`` shows it as a table.
 
         Args:
@@ -231,9 +248,15 @@ class profile:
             SettingError: stacks were not recorded.
         """
         if group_by_stack_n > 0 and not self._selected.extras & Extra.STACK:
-            raise SettingError("group_by_stack_n needs stacks; record them with profile(with_stack=True)")
+            raise SettingError(
+                "group_by_stack_n needs stacks; record them with profile(with_stack=True)"
+            )
         rows = self._rows()
-        found = key_averages(rows, group_by_input_shape=group_by_input_shape, group_by_stack_n=max(group_by_stack_n, 0))
+        found = key_averages(
+            rows,
+            group_by_input_shape=group_by_input_shape,
+            group_by_stack_n=max(group_by_stack_n, 0),
+        )
         return KeyAverages(found, self.lost, lambda: self._report(rows).in_notebook())
 
     def tree(self, by: By = "name") -> CallTree:
@@ -248,7 +271,9 @@ class profile:
             SettingError: ``by`` is another word, or modules were not recorded.
         """
         if by == "module" and EventSource.MODULE not in self._selected.sources:
-            raise SettingError("by='module' needs calls of modules, which this profile left out; don't set modules=False")
+            raise SettingError(
+                "by='module' needs calls of modules, which this profile left out; don't set modules=False"
+            )
         return tree_of_rows(self._rows(), by)
 
     def __str__(self) -> str:
@@ -256,7 +281,9 @@ class profile:
         if self._capture is None:
             return repr(self)
         rows = self._rows()
-        return tree_with_bars(tree_of_rows(rows), findings([Recording([Process("", rows)])]), self.lost)
+        return tree_with_bars(
+            tree_of_rows(rows), findings([Recording([Process("", rows)])]), self.lost
+        )
 
     def _repr_html_(self) -> str | None:
         """The report as a notebook shows it; None if there are no ranges to show."""
@@ -271,7 +298,9 @@ class profile:
         """The things to look at first: at most five that take the time, the most serious first."""
         return findings([Recording([Process("", self._rows())])])
 
-    def export_chrome_trace(self, path: str | os.PathLike[str], *, use_python_export: bool = False) -> None:
+    def export_chrome_trace(
+        self, path: str | os.PathLike[str], *, use_python_export: bool = False
+    ) -> None:
         """Write a trace for Perfetto or chrome://tracing.
 
         Args:
@@ -323,7 +352,9 @@ class profile:
         self._begun_capture()
         return self._called.optimizers() if self._called is not None else []
 
-    def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
+    def export_stacks(
+        self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total"
+    ) -> None:
         """Write stacks with the microseconds that each was innermost for, as flame graph tools read them: needs ``with_stack``.
 
         Raises:
@@ -333,8 +364,14 @@ class profile:
         if metric != "self_cpu_time_total":
             raise SettingError(f"metric={metric!r} is not allowed; allowed: 'self_cpu_time_total'")
         if not self._selected.extras & Extra.STACK:
-            raise SettingError("export_stacks() needs stacks; record them with profile(with_stack=True)")
-        found = [(event.stack.translate(_FOLDED).splitlines(), event.self_ns // 1000) for event in self.events() if event.stack]
+            raise SettingError(
+                "export_stacks() needs stacks; record them with profile(with_stack=True)"
+            )
+        found = [
+            (event.stack.translate(_FOLDED).splitlines(), event.self_ns // 1000)
+            for event in self.events()
+            if event.stack
+        ]
         lines = [f"{';'.join(reversed(frames))} {us}\n" for frames, us in found if us]
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(lines)
@@ -354,7 +391,11 @@ class profile:
     def _rows(self) -> Batch:
         self._fetch()
         rows = self._store.rows()
-        return rows if self._recorded == self._selected else Selection(self._selected).view(rows, last=True)
+        return (
+            rows
+            if self._recorded == self._selected
+            else Selection(self._selected).view(rows, last=True)
+        )
 
     def _fetch(self) -> None:
         """Fetch the rows that were recorded up to now."""
@@ -369,5 +410,7 @@ class profile:
             RecfnError: it never began.
         """
         if self._capture is None:
-            raise RecfnError("this profile has not begun, so it has no events; use it in a `with`, or call start() first")
+            raise RecfnError(
+                "this profile has not begun, so it has no events; use it in a `with`, or call start() first"
+            )
         return self._capture

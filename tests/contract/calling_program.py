@@ -149,5 +149,6 @@ def leaving_a_generator(inner: list[Action]) -> None:
 
 Action = tuple[str, list[Any]]
 FORMS: dict[str, Callable[[list[Action]], None]] = {
-    form.__name__: form for form in (plain, swallowing, raising, in_c, in_failing_c, looping, leaving_a_generator)
+    form.__name__: form
+    for form in (plain, swallowing, raising, in_c, in_failing_c, looping, leaving_a_generator)
 }

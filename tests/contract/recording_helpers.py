@@ -11,7 +11,15 @@ from typing import Any, TypeVar
 
 from otel_recfn import _native
 from otel_recfn.model.batch import Batch, Event, Opened
-from otel_recfn.model.events import ALL_SCOPES_MASK, OVERLAPPING, EventFlag, EventSource, RecordScope, RowKind, make_event_id
+from otel_recfn.model.events import (
+    ALL_SCOPES_MASK,
+    OVERLAPPING,
+    EventFlag,
+    EventSource,
+    RecordScope,
+    RowKind,
+    make_event_id,
+)
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, ContextReading, RecorderCounters
 from timeouts import PATIENCE_S
@@ -19,7 +27,12 @@ from timeouts import PATIENCE_S
 T = TypeVar("T")
 
 USER, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_FUNCTION)
-ASYNC, CROSSING, ERROR, PARTIAL = EventFlag.ASYNC, EventFlag.CROSSING, EventFlag.ERROR, EventFlag.PARTIAL
+ASYNC, CROSSING, ERROR, PARTIAL = (
+    EventFlag.ASYNC,
+    EventFlag.CROSSING,
+    EventFlag.ERROR,
+    EventFlag.PARTIAL,
+)
 
 FIRST_HANDLE, FIRST_EVENT_ID = 1 << 39, make_event_id(1, 1)
 
@@ -91,7 +104,10 @@ class Capture:
     def rows(self) -> list[Event]:
         """Everything that was drained, in order, as it is by now."""
         if self._rows[0] != len(self.batches):
-            self._rows = len(self.batches), [event for batch in self.batches for event in batch.events()]
+            self._rows = (
+                len(self.batches),
+                [event for batch in self.batches for event in batch.events()],
+            )
         return list(self._rows[1])
 
     def opened(self) -> list[Opened]:
@@ -110,7 +126,9 @@ class Worker:
     def __init__(self) -> None:
         self._orders: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self._obey, name=f"worker-{next(self._numbers)}", daemon=True)
+        self.thread = threading.Thread(
+            target=self._obey, name=f"worker-{next(self._numbers)}", daemon=True
+        )
         self.thread.start()
 
     def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -196,10 +214,16 @@ def check_laws(rows: list[Event], opened: list[Opened] | None = None) -> None:
         parent = by_id.get(row.parent)
         if parent is not None:
             assert (row.root, row.context) == (parent.root, parent.context)
-        if parent is not None and row.thread == parent.thread and not (row.flags | parent.flags) & OVERLAPPING:
+        if (
+            parent is not None
+            and row.thread == parent.thread
+            and not (row.flags | parent.flags) & OVERLAPPING
+        ):
             assert parent.start_ns <= row.start_ns
             assert row.end_ns <= parent.end_ns
-            assert position[row.event_id] < position[parent.event_id], "a parent came out before its child"
+            assert position[row.event_id] < position[parent.event_id], (
+                "a parent came out before its child"
+            )
         if row.parent == 0:
             assert row.root == row.event_id
     _check_slices(rows)
@@ -216,7 +240,9 @@ def _check_slices(rows: list[Event]) -> None:
         around = ends.setdefault(row.thread.number, [])
         while around and around[-1].end_ns <= row.start_ns:
             around.pop()
-        assert not around or row.end_ns <= around[-1].end_ns, f"{row.name} and {around[-1].name} overlap"
+        assert not around or row.end_ns <= around[-1].end_ns, (
+            f"{row.name} and {around[-1].name} overlap"
+        )
         around.append(row)
 
 

@@ -17,7 +17,9 @@ from timeouts import PATIENCE_S
 
 FUNCTION, USER = RecordScope.FUNCTION, RecordScope.USER_SCOPE
 
-FORMS = pytest.mark.parametrize("enter", [record_function_enter, record_function_enter_new], ids=["legacy", "new"])
+FORMS = pytest.mark.parametrize(
+    "enter", [record_function_enter, record_function_enter_new], ids=["legacy", "new"]
+)
 """The two forms of a range that calls begin and end."""
 
 
@@ -28,7 +30,8 @@ class Notes(list[Any]):
         """A callback that notes its ranges, with the label where there is one."""
         more = (label,) if label else ()
         return RecordFunctionCallback(
-            lambda fn: self.append(("start", fn.name(), *more)), lambda fn, context: self.append(("end", fn.name(), *more))
+            lambda fn: self.append(("start", fn.name(), *more)),
+            lambda fn, context: self.append(("end", fn.name(), *more)),
         )
 
 
@@ -47,7 +50,9 @@ def pairs(*names: str) -> list[Any]:
 def observe(read: Any) -> list[Any]:
     """What ``read(fn)`` gives in the start callback of each range from now on."""
     seen: list[Any] = []
-    add_global_callback(RecordFunctionCallback(lambda fn: seen.append(read(fn))).needs_inputs(True).needs_ids(True))
+    add_global_callback(
+        RecordFunctionCallback(lambda fn: seen.append(read(fn))).needs_inputs(True).needs_ids(True)
+    )
     return seen
 
 

@@ -31,11 +31,18 @@ class Program:
     """
 
     def __init__(
-        self, recorder: Recorder, sampler: Sampler | None = None, open_range_s: float | None = None, **spans: Any
+        self,
+        recorder: Recorder,
+        sampler: Sampler | None = None,
+        open_range_s: float | None = None,
+        **spans: Any,
     ) -> None:
         self.recorder, self.session = recorder, Session(recorder)
         self.step, self.record_function = step, _native.record_function
-        self.provider, self.exporter = TracerProvider(sampler=sampler, shutdown_on_exit=False), InMemorySpanExporter()
+        self.provider, self.exporter = (
+            TracerProvider(sampler=sampler, shutdown_on_exit=False),
+            InMemorySpanExporter(),
+        )
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.tracer = self.provider.get_tracer("program")
         self.rows = InMemorySink()
@@ -66,7 +73,9 @@ class Program:
         """All of them; each one's parent is there."""
         self.stop()
         spans = self.sent()
-        assert {span.parent.span_id for span in spans if span.parent} <= {span.context.span_id for span in spans}
+        assert {span.parent.span_id for span in spans if span.parent} <= {
+            span.context.span_id for span in spans
+        }
         return spans
 
     def paths(self) -> list[str]:

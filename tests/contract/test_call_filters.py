@@ -42,7 +42,15 @@ def names(rows: list[object]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "json_is", ["json", "json.encoder", "json/", "json/encoder.py", os.path.dirname(json.__file__), json.encoder.__file__]
+    "json_is",
+    [
+        "json",
+        "json.encoder",
+        "json/",
+        "json/encoder.py",
+        os.path.dirname(json.__file__),
+        json.encoder.__file__,
+    ],
 )
 def test_what_is_excluded_is_not_shown_and_what_it_calls_is(traced: Traced, json_is: str) -> None:
     rows = traced.run(program, PythonCalls(exclude=(json_is,)))
@@ -78,10 +86,15 @@ def test_depth_counts_from_where_tracing_began(traced: Traced) -> None:
 
     one, two = Node("deeper"), Node("deeper", (Node("deeper"),))
     assert tree(traced.run(recursing, PythonCalls(max_depth=2)), "recursing")[0].below[0] == one
-    assert tree(traced.run(recursing, PythonCalls(max_depth=3)), "recursing")[0].below == (two, Node("leaf", (LEN,)))
+    assert tree(traced.run(recursing, PythonCalls(max_depth=3)), "recursing")[0].below == (
+        two,
+        Node("leaf", (LEN,)),
+    )
 
 
-def test_short_calls_are_left_out_and_what_they_call_is_not_lost(traced: Traced, recorder: Recorder) -> None:
+def test_short_calls_are_left_out_and_what_they_call_is_not_lost(
+    traced: Traced, recorder: Recorder
+) -> None:
     def slow() -> None:
         quick()
         with _native.record_function("range"):
@@ -93,17 +106,23 @@ def test_short_calls_are_left_out_and_what_they_call_is_not_lost(traced: Traced,
             pass
 
     rows = traced.run(slow, PythonCalls(min_duration_ns=20_000_000))
-    seen = [row for row in rows if "quick" in row.name or short(row) == "slow" or row.name == "range"]
+    seen = [
+        row for row in rows if "quick" in row.name or short(row) == "slow" or row.name == "range"
+    ]
     parents = {row.event_id: row for row in rows}
     assert [row.name for row in seen if row.name == "in quick"] == ["in quick"] * 2
     quick_ones = [row for row in seen if short(row) == "quick"]
-    assert all(row.end_ns - row.start_ns >= 20_000_000 for row in quick_ones)  # a busy machine may make one take so long
+    assert all(
+        row.end_ns - row.start_ns >= 20_000_000 for row in quick_ones
+    )  # a busy machine may make one take so long
     above = {short(parents[row.parent]) for row in seen if row.name == "in quick"}
     assert above == {"slow", "range"} or (quick_ones and above <= {"slow", "range", "quick"})
     assert [short(row) for row in rows if short(row).startswith("<built-in function sleep")]
 
 
-def test_captures_that_run_at_once_share_what_is_traced(traced: Traced, caplog: pytest.LogCaptureFixture) -> None:
+def test_captures_that_run_at_once_share_what_is_traced(
+    traced: Traced, caplog: pytest.LogCaptureFixture
+) -> None:
     first = traced.begin(PythonCalls(include=(HERE.stem,), c_calls=False))
     leaf()
     second = traced.begin(PythonCalls(include=("json",)))
@@ -151,7 +170,9 @@ filters = st.builds(
 
 @examples(40)
 @given(action=actions, calls=filters)
-def test_filters_leave_out_and_change_nothing_else(traced: Traced, action: Action, calls: PythonCalls) -> None:
+def test_filters_leave_out_and_change_nothing_else(
+    traced: Traced, action: Action, calls: PythonCalls
+) -> None:
     def act() -> None:
         call(action)
 

@@ -11,7 +11,14 @@ from recording_helpers import SOURCE, USER, Capture, by_name, events
 from example_counts import examples
 from otel_recfn import _native
 from otel_recfn.model.batch import COLUMN_TYPES, Event
-from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, EventSource, Extra, RecordScope, RowKind
+from otel_recfn.model.events import (
+    ALL_SCOPES_MASK,
+    EventFlag,
+    EventSource,
+    Extra,
+    RecordScope,
+    RowKind,
+)
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 
@@ -62,12 +69,16 @@ def test_memory_is_reported_where_it_is_asked_for(recorder: Recorder) -> None:
     ]
 
 
-STEPS = st.lists(st.sampled_from(["begin", "end", "mark", "memory", "profiler", "drain"]), max_size=80)
+STEPS = st.lists(
+    st.sampled_from(["begin", "end", "mark", "memory", "profiler", "drain"]), max_size=80
+)
 
 
 @examples(60)
 @given(steps=STEPS)
-def test_every_record_comes_out_once_with_the_run_it_belongs_to(recorder: Recorder, steps: list[str]) -> None:
+def test_every_record_comes_out_once_with_the_run_it_belongs_to(
+    recorder: Recorder, steps: list[str]
+) -> None:
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES, Extra.MEMORY)
     run, expected, open_ranges, rows = 0, {}, [], []
     for step in [*steps, *["end"] * len(steps)]:
@@ -105,12 +116,16 @@ SAID = st.fixed_dictionaries(
     },
 )
 """What few begins say of themselves."""
-TOLD = st.lists(st.one_of(SAID, st.sampled_from(["end", "fail", "attributes", "drain"])), max_size=40)
+TOLD = st.lists(
+    st.one_of(SAID, st.sampled_from(["end", "fail", "attributes", "drain"])), max_size=40
+)
 
 
 @examples(100)
 @given(steps=TOLD)
-def test_each_row_says_what_its_own_begin_and_end_did(recorder: Recorder, steps: list[dict[str, object] | str]) -> None:
+def test_each_row_says_what_its_own_begin_and_end_did(
+    recorder: Recorder, steps: list[dict[str, object] | str]
+) -> None:
     capture = Capture(recorder)
     open_ranges: list[int] = []
     expected: dict[int, dict[str, object]] = {}
@@ -126,17 +141,33 @@ def test_each_row_says_what_its_own_begin_and_end_did(recorder: Recorder, steps:
             rows += events(batch)[: batch.closed]
         elif open_ranges:
             ended = open_ranges.pop()
-            said = {"fail": {"error": "ValueError: no"}, "attributes": {"attributes": f'{{"id": "0/{ended % 3}"}}'}}.get(
-                step, {}
-            )
+            said = {
+                "fail": {"error": "ValueError: no"},
+                "attributes": {"attributes": f'{{"id": "0/{ended % 3}"}}'},
+            }.get(step, {})
             expected[ended] |= said
             _native.end(ended, **said)
     rows += capture.finish()
-    assert {row.event_id: {name: getattr(row, name) for name in NOTHING_SAID} for row in rows} == expected
+    assert {
+        row.event_id: {name: getattr(row, name) for name in NOTHING_SAID} for row in rows
+    } == expected
 
 
 NOTHING_SAID: dict[str, object] = {
-    **dict.fromkeys(("module", "shapes", "dtypes", "code", "error", "stack", "stacktrace", "device", "attributes"), ""),
+    **dict.fromkeys(
+        (
+            "module",
+            "shapes",
+            "dtypes",
+            "code",
+            "error",
+            "stack",
+            "stacktrace",
+            "device",
+            "attributes",
+        ),
+        "",
+    ),
     **dict.fromkeys(("debug_handle", "step_number", "node_id", "sequence_nr"), -1),
     **dict.fromkeys(("caller", "flops", "nbytes", "profiler"), 0),
 }
@@ -148,7 +179,9 @@ def test_nobody_writes_into_what_batches_share(recorder: Recorder) -> None:
         capture.end(capture.begin())
         capture.drain()
     one, other = capture.batches
-    shared = [name for name in COLUMN_TYPES if np.shares_memory(getattr(one, name), getattr(other, name))]
+    shared = [
+        name for name in COLUMN_TYPES if np.shares_memory(getattr(one, name), getattr(other, name))
+    ]
     for name in shared:
         with pytest.raises(ValueError, match="read-only"):
             getattr(one, name)[0] = 7
@@ -172,7 +205,10 @@ def test_an_open_range_keeps_its_texts_while_others_come_and_go(recorder: Record
     assert len(batch.names) < known + texts, "they were all kept"
     capture.end(opened, "ValueError: no")
     row = capture.finish()[-1]
-    assert {name: getattr(row, name) for name in (*said, "error")} == {**said, "error": "ValueError: no"}
+    assert {name: getattr(row, name) for name in (*said, "error")} == {
+        **said,
+        "error": "ValueError: no",
+    }
 
 
 KEPT_BYTES = 8 << 20

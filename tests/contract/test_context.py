@@ -49,7 +49,9 @@ def test_spans_that_are_attached_and_never_detached_are_given_up(recorder: Recor
     assert 0 < left <= 128
 
 
-def test_a_token_that_has_the_address_of_a_dropped_one_takes_back_nothing_of_it(capture: Capture) -> None:
+def test_a_token_that_has_the_address_of_a_dropped_one_takes_back_nothing_of_it(
+    capture: Capture,
+) -> None:
     reader, span, address = Reader(FIRST), object(), object()
     capture.recorder.set_context_reader(reader)
     outer = capture.begin("outer")
@@ -99,7 +101,11 @@ def test_a_range_whose_span_is_current_is_the_parent_also_when_it_is_gone(captur
     _native.context_attached(object())
     capture.end(capture.begin("late"))
     rows = by_name(capture.finish())
-    assert (rows["late"].parent, rows["late"].root, rows["late"].context) == (task, outer, ref(FIRST))
+    assert (rows["late"].parent, rows["late"].root, rows["late"].context) == (
+        task,
+        outer,
+        ref(FIRST),
+    )
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -138,7 +144,9 @@ SAMPLED = int(ContextFlag.SAMPLED)
 def attach(capture: Capture, reader: Reader, trace_id: int, trace_state: str) -> SpanContextRef:
     """Make a span with that trace state the current one; what the rows below it are to say."""
     recorder, span = capture.recorder, object()
-    reader.reading = ContextReading(trace_id, 7, SAMPLED | trace_states.keep(trace_state), span=span)
+    reader.reading = ContextReading(
+        trace_id, 7, SAMPLED | trace_states.keep(trace_state), span=span
+    )
     recorder.set_context_reader(reader)
     _native.span_attached(span, object())
     return SpanContextRef(trace_id, 7, SAMPLED, trace_state)
@@ -155,10 +163,15 @@ def test_it_stands_in_the_context_of_every_row(capture: Capture) -> None:
     rows = by_name(capture.finish())
     assert rows["outer"].context == rows["inner"].context == first
     assert rows["next"].context == second
-    assert [capture.batches[0].contexts[each.context] for each in capture.opened()] == [first, second]
+    assert [capture.batches[0].contexts[each.context] for each in capture.opened()] == [
+        first,
+        second,
+    ]
 
 
-def test_a_range_that_is_current_in_another_thread_hands_it_on(capture: Capture, workers: list[Worker]) -> None:
+def test_a_range_that_is_current_in_another_thread_hands_it_on(
+    capture: Capture, workers: list[Worker]
+) -> None:
     context = attach(capture, Reader(), 1, "vendor=one")
     outer = capture.begin("outer")
     [around] = _native.ranges_after(None)
@@ -166,7 +179,9 @@ def test_a_range_that_is_current_in_another_thread_hands_it_on(capture: Capture,
     assert trace_states.split(flags) == (SAMPLED, "vendor=one")
 
     def in_worker() -> None:
-        reading = ContextReading(high << 64 | low, span_id, flags, around.event_id, around.root, object())
+        reading = ContextReading(
+            high << 64 | low, span_id, flags, around.event_id, around.root, object()
+        )
         capture.recorder.set_context_reader(Reader(reading))
         capture.end(capture.begin("below"))
 

@@ -163,7 +163,9 @@ BECOMES_A_RUNTIME_ERROR: dict[Any, Any] = {
 """What Python doesn't let such a function raise."""
 
 
-def left_by(program: Program, source: Callable[[Program, BaseException], None], error: BaseException) -> tuple[bool, bool]:
+def left_by(
+    program: Program, source: Callable[[Program, BaseException], None], error: BaseException
+) -> tuple[bool, bool]:
     """Whether the range's span, and its row, say that it failed."""
     error.__traceback__ = None
     with program.tracer.start_as_current_span("request"), suppress(BaseException):

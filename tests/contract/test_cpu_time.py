@@ -197,14 +197,22 @@ def attach_and_detach() -> None:
     context.detach(token)
 
 
-NESTED = [run_in_a_context, run_in_contexts_of_contexts, run_a_loop, set_a_variable, attach_and_detach]
+NESTED = [
+    run_in_a_context,
+    run_in_contexts_of_contexts,
+    run_a_loop,
+    set_a_variable,
+    attach_and_detach,
+]
 
 
 @pytest.mark.parametrize("nested", NESTED)
 def test_a_context_that_is_left_again_changes_nothing(
     capture: Capture, nested: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "greenlet._greenlet")  # as other tests have left greenlets in this process
+    monkeypatch.delitem(
+        sys.modules, "greenlet._greenlet"
+    )  # as other tests have left greenlets in this process
     assert in_range(capture, nested).cpu_time_ns >= WORK_NS
 
 

@@ -67,7 +67,9 @@ def no_memory(*_: object) -> None:
 
 
 @pytest.mark.parametrize("open_ranges", [False, True])
-def test_what_a_drain_found_no_memory_for(capture: Capture, monkeypatch: pytest.MonkeyPatch, open_ranges: bool) -> None:
+def test_what_a_drain_found_no_memory_for(
+    capture: Capture, monkeypatch: pytest.MonkeyPatch, open_ranges: bool
+) -> None:
     recorder = capture.recorder
     left_open = capture.begin("left open")
     for _ in range(3):
@@ -97,6 +99,8 @@ def test_a_begin_that_is_under_way_when_its_recording_ends(capture: Capture, sta
     assert [(row.name, row.parent) for row in rows] == [("inside", 0)]
     assert [opened.event_id for opened in capture.opened()] == [inside]
     told = difference(recorder.counters(), before)
-    assert (told.lost_in_drain, told.dropped) == (0, 0), "it is no loss: it began when nothing was recorded any more"
+    assert (told.lost_in_drain, told.dropped) == (0, 0), (
+        "it is no loss: it began when nothing was recorded any more"
+    )
     assert len(capture.rows()) == 1
     recorder.set_context_reader(None)

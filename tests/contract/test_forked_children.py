@@ -22,7 +22,9 @@ from timeouts import PATIENCE_S, wait_until
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_starts_empty_and_records_its_own(capture: Capture, workers: list[Worker]) -> None:
+def test_a_forked_child_starts_empty_and_records_its_own(
+    capture: Capture, workers: list[Worker]
+) -> None:
     outer = capture.begin("parent's")
     capture.end(capture.begin("parent's too"))
     elsewhere = workers[0].call(capture.begin, "in a thread that the child doesn't have")
@@ -50,7 +52,11 @@ def test_a_forked_child_starts_empty_and_records_its_own(capture: Capture, worke
     capture.end(outer)
     workers[0].call(capture.end, elsewhere)
     capture.finish()
-    assert {row.name for row in capture.rows()} == {"parent's", "parent's too", "in a thread that the child doesn't have"}
+    assert {row.name for row in capture.rows()} == {
+        "parent's",
+        "parent's too",
+        "in a thread that the child doesn't have",
+    }
     assert capture.counters() == RecorderCounters()
 
 
@@ -141,7 +147,9 @@ def test_one_that_records_nothing_has_none(recorder: Recorder, session: Session)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize("generations", [1, 2])
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_what_one_records_is_drained(recorder: Recorder, session: Session, generations: int, elsewhere: bool) -> None:
+def test_what_one_records_is_drained(
+    recorder: Recorder, session: Session, generations: int, elsewhere: bool
+) -> None:
     """And nothing of its parent's. Also in a thread of its own, and in a child of its own."""
     running = Running(session, Selected())
     record(recorder)

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_helpers import ASYNC, CROSSING, PARTIAL, Capture, Worker, check_laws, reset, tops, workers_of
+from recording_helpers import (
+    ASYNC,
+    CROSSING,
+    PARTIAL,
+    Capture,
+    Worker,
+    check_laws,
+    reset,
+    tops,
+    workers_of,
+)
 
 from example_counts import examples
 from otel_recfn import _native
@@ -109,7 +119,9 @@ class Driver:
         self.capture, self.workers, self.model = capture, workers, Model(len(workers))
 
     def begin(self, worker: int, is_async: bool = False) -> None:
-        event_id = self.workers[worker].call(self.capture.begin, f"worker {worker}", int(ASYNC) if is_async else 0)
+        event_id = self.workers[worker].call(
+            self.capture.begin, f"worker {worker}", int(ASYNC) if is_async else 0
+        )
         self.model.begin(worker, event_id, is_async)
 
     def mark(self, worker: int) -> None:
@@ -229,14 +241,24 @@ def drive(recorder: Recorder, steps: list[tuple], buffer_bytes: int = DEFAULT_BU
 
 
 @many_examples
-@given(steps=st.lists(st.one_of(begin, begin_sync, end_innermost, end_open, end_any, drain, seal, restart), max_size=60))
+@given(
+    steps=st.lists(
+        st.one_of(begin, begin_sync, end_innermost, end_open, end_any, drain, seal, restart),
+        max_size=60,
+    )
+)
 def test_ranges_that_are_sealed_while_recording(recorder: Recorder, steps: list[tuple]) -> None:
     drive(recorder, steps)
 
 
 @many_examples
 @given(
-    steps=st.lists(st.one_of(begin_sync, begin_sync, mark, switch, end_innermost, end_open, drain, seal, restart), max_size=60)
+    steps=st.lists(
+        st.one_of(
+            begin_sync, begin_sync, mark, switch, end_innermost, end_open, drain, seal, restart
+        ),
+        max_size=60,
+    )
 )
 def test_marks_and_threads_that_are_switched_off(recorder: Recorder, steps: list[tuple]) -> None:
     drive(recorder, steps)
@@ -244,6 +266,10 @@ def test_marks_and_threads_that_are_switched_off(recorder: Recorder, steps: list
 
 @pytest.mark.one_python
 @many_examples
-@given(steps=st.lists(st.one_of(burst, burst, begin_sync, mark, end_innermost, end_open, drain), max_size=40))
+@given(
+    steps=st.lists(
+        st.one_of(burst, burst, begin_sync, mark, end_innermost, end_open, drain), max_size=40
+    )
+)
 def test_buffers_that_overflow(recorder: Recorder, steps: list[tuple]) -> None:
     drive(recorder, steps, buffer_bytes=4096)

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_helpers import ASYNC, LIMITS, SOURCE, USER, Capture, Worker, check_laws, reset, workers_of
+from recording_helpers import (
+    ASYNC,
+    LIMITS,
+    SOURCE,
+    USER,
+    Capture,
+    Worker,
+    check_laws,
+    reset,
+    workers_of,
+)
 
 from example_counts import examples
 from otel_recfn import _native
@@ -52,7 +62,9 @@ def test_names_modules_and_devices(recorder: Recorder, text: str) -> None:
     capture.end(capture.begin("module", module=text))
     _native.mark(text)
     rows = capture.finish()
-    assert [rows[0].name, rows[1].module, rows[2].name] == [kept(text, LIMITS["MAX_NAME_BYTES"])] * 3
+    assert [rows[0].name, rows[1].module, rows[2].name] == [
+        kept(text, LIMITS["MAX_NAME_BYTES"])
+    ] * 3
 
 
 @on_one_recorder
@@ -81,8 +93,12 @@ def test_exceptions(recorder: Recorder, message: str) -> None:
 
 
 @pytest.mark.one_python
-@pytest.mark.parametrize(("flags", "most"), [(0, LIMITS["MAX_DEPTH"]), (int(ASYNC), LIMITS["MAX_DEPTH_FOR_ASYNC"])])
-def test_open_ranges_of_a_thread(capture: Capture, workers: list[Worker], flags: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("flags", "most"), [(0, LIMITS["MAX_DEPTH"]), (int(ASYNC), LIMITS["MAX_DEPTH_FOR_ASYNC"])]
+)
+def test_open_ranges_of_a_thread(
+    capture: Capture, workers: list[Worker], flags: int, most: int
+) -> None:
     ids = workers[0].call(lambda: [capture.begin(flags=flags) for _ in range(most + 3)])
     assert [bool(event_id) for event_id in ids] == [True] * most + [False] * 3
     assert capture.counters().dropped == 3
@@ -124,7 +140,9 @@ def test_the_ranges_around_it_say_their_part_of_the_way(capture: Capture) -> Non
 
 @examples(30)
 @given(text=TEXTS | LONG_TEXTS, stacktrace=TEXTS | st.builds(lambda text: text * 9, LONG_TEXTS))
-def test_what_is_kept_of_it(recorder: Recorder, workers: list[Worker], text: str, stacktrace: str) -> None:
+def test_what_is_kept_of_it(
+    recorder: Recorder, workers: list[Worker], text: str, stacktrace: str
+) -> None:
     reset(recorder)
     capture = Capture(recorder)
     _native.end(capture.begin("here"), text, stacktrace=stacktrace)
@@ -135,14 +153,20 @@ def test_what_is_kept_of_it(recorder: Recorder, workers: list[Worker], text: str
     assert there_row.stacktrace == ""
 
 
-@pytest.mark.parametrize("size", [LIMITS["MAX_ATTRIBUTES_BYTES"], LIMITS["MAX_ATTRIBUTES_BYTES"] + 1])
+@pytest.mark.parametrize(
+    "size", [LIMITS["MAX_ATTRIBUTES_BYTES"], LIMITS["MAX_ATTRIBUTES_BYTES"] + 1]
+)
 def test_attributes_are_kept_whole_or_not_at_all(capture: Capture, size: int) -> None:
     text = json.dumps({"reason": "x" * (size - len('{"reason": ""}'))})
     _native.end(capture.begin(), attributes=text)
-    assert [row.attributes for row in capture.finish()] == [text if size == LIMITS["MAX_ATTRIBUTES_BYTES"] else ""]
+    assert [row.attributes for row in capture.finish()] == [
+        text if size == LIMITS["MAX_ATTRIBUTES_BYTES"] else ""
+    ]
 
 
-def test_attributes_of_a_range_that_ends_elsewhere_are_not(capture: Capture, workers: list[Worker]) -> None:
+def test_attributes_of_a_range_that_ends_elsewhere_are_not(
+    capture: Capture, workers: list[Worker]
+) -> None:
     event_id = capture.begin()
     workers[0].call(lambda: _native.end(event_id, attributes='{"id": "0/1"}'))
     assert [row.attributes for row in capture.finish()] == [""]
@@ -183,7 +207,9 @@ def fill(capture: Capture, count: int = 10_000) -> list[int]:
 
 
 @pytest.mark.one_python
-def test_a_thread_that_recorded_before_may_fill_what_is_allowed_now(recorder: Recorder, workers: list[Worker]) -> None:
+def test_a_thread_that_recorded_before_may_fill_what_is_allowed_now(
+    recorder: Recorder, workers: list[Worker]
+) -> None:
     tiny = Capture(recorder, buffer_bytes=TINY)
     workers[0].call(fill, tiny)
     tiny.finish()
@@ -193,7 +219,9 @@ def test_a_thread_that_recorded_before_may_fill_what_is_allowed_now(recorder: Re
     assert capture.counters().dropped == 0
 
 
-def test_a_profile_loses_none_of_many_ranges_that_nobody_drains_meanwhile(recorder: Recorder) -> None:
+def test_a_profile_loses_none_of_many_ranges_that_nobody_drains_meanwhile(
+    recorder: Recorder,
+) -> None:
     capture = Capture(recorder, buffer_bytes=PROFILE_BUFFER_BYTES)
     with workers_of(1) as [worker]:
         worker.call(fill, capture, 300_000)  # more than 8 MiB
@@ -228,7 +256,9 @@ def test_waiting_tasks_leave_room_for_the_ranges_of_the_one_that_runs(capture: C
         capture.end(event_id)
 
 
-def test_new_names_and_shapes_fill_a_buffer_with_their_ranges(recorder: Recorder, workers: list[Worker]) -> None:
+def test_new_names_and_shapes_fill_a_buffer_with_their_ranges(
+    recorder: Recorder, workers: list[Worker]
+) -> None:
     capture = Capture(recorder, buffer_bytes=1 << 16)
 
     def work() -> dict[int, str]:
@@ -242,16 +272,22 @@ def test_new_names_and_shapes_fill_a_buffer_with_their_ranges(recorder: Recorder
     ids = workers[0].call(work)
     capture.finish()
     assert 0 < len(capture.rows()) == 500 - capture.counters().dropped < 500
-    assert {row.event_id: row.name for row in capture.rows()} == {number: name for number, name in ids.items() if number}
+    assert {row.event_id: row.name for row in capture.rows()} == {
+        number: name for number, name in ids.items() if number
+    }
     assert all(row.shapes.strip() == f"[[{row.name}]]" for row in capture.rows())
 
 
-def test_a_thread_that_fills_a_quarter_of_its_buffer_ends_the_wait(recorder: Recorder, workers: list[Worker]) -> None:
+def test_a_thread_that_fills_a_quarter_of_its_buffer_ends_the_wait(
+    recorder: Recorder, workers: list[Worker]
+) -> None:
     capture = Capture(recorder, buffer_bytes=1 << 20)
     recorder.wait(0)
     waiting = threading.Thread(target=recorder.wait, args=(2 * PATIENCE_S,))
     waiting.start()
-    workers[0].call(lambda: [capture.end(capture.begin("same")) for _ in range((1 << 20) // 32 // 3)])
+    workers[0].call(
+        lambda: [capture.end(capture.begin("same")) for _ in range((1 << 20) // 32 // 3)]
+    )
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
     capture.finish()

@@ -25,7 +25,11 @@ class Program:
     """A program with a tracer and a meter provider, under an instrumentation that uses a recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.recorder, self.reader, self.exporter = recorder, InMemoryMetricReader(), InMemorySpanExporter()
+        self.recorder, self.reader, self.exporter = (
+            recorder,
+            InMemoryMetricReader(),
+            InMemorySpanExporter(),
+        )
         self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
         self.instrumentor = OtelRecordFunctionInstrumentor()
         self.tracers = self.new_tracers()
@@ -36,7 +40,9 @@ class Program:
         return tracers
 
     def instrument(self, **settings: Any) -> None:
-        self.instrumentor.instrument(tracer_provider=self.tracers, **{"meter_provider": self.meters, **settings})
+        self.instrumentor.instrument(
+            tracer_provider=self.tracers, **{"meter_provider": self.meters, **settings}
+        )
 
     def run(self, name: str, times: int) -> None:
         for _ in range(times):
@@ -46,17 +52,27 @@ class Program:
     def metrics(self) -> dict[str, dict[str, Any]]:
         """The points of each metric, by their attributes' values."""
         data = self.reader.get_metrics_data()
-        scopes = [scope for resource in data.resource_metrics for scope in resource.scope_metrics] if data else []
+        scopes = (
+            [scope for resource in data.resource_metrics for scope in resource.scope_metrics]
+            if data
+            else []
+        )
         assert {scope.scope.name for scope in scopes} <= {"otel_recfn"}
         return {
-            metric.name: {"/".join(map(str, point.attributes.values())): point for point in metric.data.data_points}
+            metric.name: {
+                "/".join(map(str, point.attributes.values())): point
+                for point in metric.data.data_points
+            }
             for scope in scopes
             for metric in scope.metrics
         }
 
     def counts(self) -> dict[str, int]:
         """Of ranges, by scope and name."""
-        return {name: point.count for name, point in self.metrics().get("recfn.operation.duration", {}).items()}
+        return {
+            name: point.count
+            for name, point in self.metrics().get("recfn.operation.duration", {}).items()
+        }
 
 
 @pytest.fixture
@@ -88,7 +104,9 @@ def test_nothing_counts_twice_when_it_is_instrumented_again(program: Program) ->
         program.instrumentor.uninstrument()
         program.run("between", 3)
     assert program.counts() == {"USER_SCOPE/again": 12}
-    assert sum(point.value for point in program.metrics()["recfn.ranges"].values()) == 12 + 2  # and two roots
+    assert (
+        sum(point.value for point in program.metrics()["recfn.ranges"].values()) == 12 + 2
+    )  # and two roots
 
 
 def test_what_is_lost_is_told_by_its_reason(program: Program) -> None:

@@ -46,12 +46,24 @@ class Told(InMemorySink):
 class Looked:
     """A session that looks when it is flushed, if the clock says so; what is open for a nanosecond is told."""
 
-    def __init__(self, recorder: Recorder, clock: Clock, open_range_s: float | None = 1e-9, **selected: Any) -> None:
-        self.recorder, self.clock, self.session, self.sink = recorder, clock, Session(recorder), Told()
+    def __init__(
+        self, recorder: Recorder, clock: Clock, open_range_s: float | None = 1e-9, **selected: Any
+    ) -> None:
+        self.recorder, self.clock, self.session, self.sink = (
+            recorder,
+            clock,
+            Session(recorder),
+            Told(),
+        )
         self.capture = self.start(self.sink, open_range_s, **selected)
 
     def start(self, sink: Sink, open_range_s: float | None, **selected: Any) -> Capture:
-        capture = Capture(Selected(**selected), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=open_range_s)
+        capture = Capture(
+            Selected(**selected),
+            [sink],
+            buffer_bytes=DEFAULT_BUFFER_BYTES,
+            open_range_s=open_range_s,
+        )
         self.session.start(capture)
         return capture
 
@@ -87,14 +99,20 @@ def test_a_range_that_hangs_is_told_although_nothing_else_happens(recorder: Reco
         wait_until(lambda: sink.names() == ["inner", "outer"])
         told = {event.event_id: event for event in sink.told[-1]}
         assert told[inner].parent == outer
-        assert all(event.flags & EventFlag.PARTIAL and event.duration_ns >= 50_000_000 for event in told.values())
+        assert all(
+            event.flags & EventFlag.PARTIAL and event.duration_ns >= 50_000_000
+            for event in told.values()
+        )
         assert sink.events() == []
         _native.end(inner)
         _native.end(outer)
         wait_until(lambda: sink.told[-1] == [])
     finally:
         session.at_exit()
-    assert [(event.event_id, event.flags & EventFlag.PARTIAL) for event in sink.events()] == [(outer, 0), (inner, 0)]
+    assert [(event.event_id, event.flags & EventFlag.PARTIAL) for event in sink.events()] == [
+        (outer, 0),
+        (inner, 0),
+    ]
 
 
 def test_sinks_that_do_not_ask_are_not_told_and_a_sink_that_raises_is_removed(
@@ -109,7 +127,9 @@ def test_sinks_that_do_not_ask_are_not_told_and_a_sink_that_raises_is_removed(
 
     looked = make()
     plain, raising, beside = InMemorySink(), Raises(), Told()
-    several = Capture(Selected(), [plain, raising, beside], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=1e-9)
+    several = Capture(
+        Selected(), [plain, raising, beside], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=1e-9
+    )
     looked.session.start(several)
     _native.end(looked.begin("short"))
     event_id = looked.begin("open")
@@ -118,7 +138,11 @@ def test_sinks_that_do_not_ask_are_not_told_and_a_sink_that_raises_is_removed(
     assert (beside.names(), [event.name for event in plain.events()]) == (["open"], ["short"])
     _native.end(event_id)
     looked.session.stop(several, PATIENCE_S)
-    assert [event.name for event in plain.events()] == [event.name for event in beside.events()] == ["short", "open"]
+    assert (
+        [event.name for event in plain.events()]
+        == [event.name for event in beside.events()]
+        == ["short", "open"]
+    )
 
 
 def test_each_capture_is_told_of_what_it_sees(make: Callable[..., Looked]) -> None:

@@ -32,7 +32,9 @@ pytestmark = pytest.mark.one_python
 class Looked(Program):
     """A program where it is looked when the test says so."""
 
-    def __init__(self, recorder: Recorder, clock: Clock, sampler: Sampler = ALWAYS_ON, **spans: Any) -> None:
+    def __init__(
+        self, recorder: Recorder, clock: Clock, sampler: Sampler = ALWAYS_ON, **spans: Any
+    ) -> None:
         self.clock = clock
         super().__init__(recorder, sampler, 1e-9, roots_per_second=None, **spans)
 
@@ -46,8 +48,13 @@ class Looked(Program):
         assert self.session.flush(self.capture, PATIENCE_S)
 
     def hangs(self) -> list[list[ReadableSpan]]:
-        roots = [span.context.trace_id for span in self.sent() if span.name == folding.OPEN_FOR_LONG]
-        return [[span for span in self.sent() if span.context.trace_id == trace_id] for trace_id in roots]
+        roots = [
+            span.context.trace_id for span in self.sent() if span.name == folding.OPEN_FOR_LONG
+        ]
+        return [
+            [span for span in self.sent() if span.context.trace_id == trace_id]
+            for trace_id in roots
+        ]
 
     def end(self) -> list[ReadableSpan]:
         """What was sent beside hangs, when all has ended. The laws hold."""
@@ -55,9 +62,17 @@ class Looked(Program):
         spans, counts = self.sent(), self.spans_sink.counters()
         ids = Counter((span.context.trace_id, span.context.span_id) for span in spans)
         assert max(ids.values(), default=1) == 1, "a span was sent twice"
-        assert [span.name for span in spans if span.parent and (span.parent.trace_id, span.parent.span_id) not in ids] == []
-        assert counts["recorded"] + counts["added"] == sum(counts[fate] for fate in FATES if fate in counts)
-        assert counts["recorded"] == sum(event.source != EventSource.STEP for event in self.rows.events())
+        assert [
+            span.name
+            for span in spans
+            if span.parent and (span.parent.trace_id, span.parent.span_id) not in ids
+        ] == []
+        assert counts["recorded"] + counts["added"] == sum(
+            counts[fate] for fate in FATES if fate in counts
+        )
+        assert counts["recorded"] == sum(
+            event.source != EventSource.STEP for event in self.rows.events()
+        )
         hung = {span.context.trace_id for spans in self.hangs() for span in spans}
         return [span for span in spans if span.context.trace_id not in hung]
 
@@ -92,8 +107,15 @@ def test_a_hang_below_a_span_is_a_trace_with_a_link_to_it(program: Looked) -> No
     around = request.get_span_context()
     assert (root.parent, [link.context.span_id for link in root.links]) == (None, [around.span_id])
     assert root.context.trace_id != around.trace_id == root.links[0].context.trace_id
-    assert (outer.parent.span_id, inner.parent.span_id) == (root.context.span_id, outer.context.span_id)
-    assert [(span.attributes or {}).get("recfn.partial") for span in (root, outer, inner)] == [None, True, True]
+    assert (outer.parent.span_id, inner.parent.span_id) == (
+        root.context.span_id,
+        outer.context.span_id,
+    )
+    assert [(span.attributes or {}).get("recfn.partial") for span in (root, outer, inner)] == [
+        None,
+        True,
+        True,
+    ]
     assert root.attributes["recfn.root"] is True
     assert root.attributes["thread.name"] == "MainThread"
     assert root.start_time == outer.start_time <= inner.start_time < root.end_time == inner.end_time
@@ -137,7 +159,11 @@ def test_the_hook_sees_partial_spans_and_what_it_drops_there_is_dropped_there_al
     def hook(row: Any, attributes: dict[str, Any]) -> Any:
         seen.append((row.name, "recfn.partial" in attributes))
         attributes["hooked"] = True
-        return False if row.name == "leaf" or ("recfn.partial" in attributes and row.name == "middle") else row.name.upper()
+        return (
+            False
+            if row.name == "leaf" or ("recfn.partial" in attributes and row.name == "middle")
+            else row.name.upper()
+        )
 
     program = make(hook=hook)
     begin, end = _native.begin, _native.end
@@ -157,8 +183,12 @@ def test_the_hook_sees_partial_spans_and_what_it_drops_there_is_dropped_there_al
     assert sorted(seen) == sorted(told + [(name, True) for name, _ in told if looks])
 
 
-@pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(20, 10, 100)], ids=["every range", "folded"])
-def test_deep_hangs_are_bounded(make: Callable[..., Looked], volume: Volume, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "volume", [EVERY_RANGE, Volume(20, 10, 100)], ids=["every range", "folded"]
+)
+def test_deep_hangs_are_bounded(
+    make: Callable[..., Looked], volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(folding, "MOST_OPEN", 20)
     program = make(volume=volume)
     with program.tracer.start_as_current_span("request"):
@@ -172,7 +202,9 @@ def test_deep_hangs_are_bounded(make: Callable[..., Looked], volume: Volume, mon
 
 
 @pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(1)], ids=["every range", "folded"])
-def test_a_span_in_a_range_that_is_open_at_the_end_has_its_parent(make: Callable[..., Looked], volume: Volume) -> None:
+def test_a_span_in_a_range_that_is_open_at_the_end_has_its_parent(
+    make: Callable[..., Looked], volume: Volume
+) -> None:
     program = make(volume=volume)
     outer, inner = program.record_function("outer"), program.record_function("inner")
     outer.__enter__()
@@ -206,7 +238,11 @@ def test_ranges_that_are_told_and_end_in_any_order(
         program = Looked(recorder, clock, volume=volume)
         try:
             _play(program, workers, moves)
-            told = {(span.attributes or {})["recfn.event_id"] for spans in program.hangs() for span in spans[1:]}
+            told = {
+                (span.attributes or {})["recfn.event_id"]
+                for spans in program.hangs()
+                for span in spans[1:]
+            }
             program.end()
             assert told <= {event.event_id for event in program.rows.events()}
         finally:

@@ -65,9 +65,14 @@ COMING_AND_GOING = [by_setprofile, by_cprofile, by_taking_away]
 
 @pytest.mark.parametrize("comes_and_goes", COMING_AND_GOING)
 def test_one_that_comes_and_goes_is_told_and_the_tracer_comes_back(
-    traced: Traced, comes_and_goes: Callable[[], None], beside: bool, caplog: pytest.LogCaptureFixture
+    traced: Traced,
+    comes_and_goes: Callable[[], None],
+    beside: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    beside = beside or (comes_and_goes is by_cprofile and hasattr(sys, "monitoring"))  # cProfile is a tool of it then
+    beside = beside or (
+        comes_and_goes is by_cprofile and hasattr(sys, "monitoring")
+    )  # cProfile is a tool of it then
     running = traced.begin()
     leaf()
     for _ in range(2):
@@ -78,7 +83,9 @@ def test_one_that_comes_and_goes_is_told_and_the_tracer_comes_back(
     assert sys.getprofile() is None
     rows = list(running.sink.events())
     assert [len(tree(rows, name)) for name in ("leaf", "meanwhile", "later")] == [1, 2 * beside, 1]
-    assert [record.levelno for record in caplog.records if TOLD in record.message] == [logging.WARNING] * (not beside)
+    assert [record.levelno for record in caplog.records if TOLD in record.message] == [
+        logging.WARNING
+    ] * (not beside)
     check_laws(by_end(rows))
 
 
@@ -115,7 +122,9 @@ def test_a_tool_of_the_program_in_our_place_is_left_there(traced: Traced, way: s
         if way == "taken":
             monitoring.use_tool_id(tool, "another's")
     running.stop()
-    assert [monitoring.get_tool(tool) for tool in used] == ["another's" if way == "taken" else None for _ in used]
+    assert [monitoring.get_tool(tool) for tool in used] == [
+        "another's" if way == "taken" else None for _ in used
+    ]
     assert len(tree(list(running.sink.events()), "leaf")) == 1
     for tool in used:
         if monitoring.get_tool(tool):
@@ -191,7 +200,15 @@ def test_a_tool_whose_callback_raises_ends_no_call_around(
     with refusing(tool, event):
         rows = traced.run(around)
     by_id = {row.event_id: row for row in rows}
-    above = {short(row): short(by_id[row.parent]) for row in rows if short(row) in ("leaf", "program", "later")}
+    above = {
+        short(row): short(by_id[row.parent])
+        for row in rows
+        if short(row) in ("leaf", "program", "later")
+    }
     assert above == {"leaf": "program", "program": "around", "later": "around"}
-    assert not [short(row) for row in rows if row.flags & EventFlag.PARTIAL and short(row) in (*REFUSED, "program", "around")]
+    assert not [
+        short(row)
+        for row in rows
+        if row.flags & EventFlag.PARTIAL and short(row) in (*REFUSED, "program", "around")
+    ]
     check_laws(by_end(rows))

@@ -19,7 +19,10 @@ from otel_recfn.sinks.spans.delivery import ProviderCalls
 from timeouts import PATIENCE_S
 
 RANGES = 20
-CALLS: list[Callable[[TracerProvider], Any]] = [lambda provider: provider.force_flush(), lambda provider: provider.shutdown()]
+CALLS: list[Callable[[TracerProvider], Any]] = [
+    lambda provider: provider.force_flush(),
+    lambda provider: provider.shutdown(),
+]
 NAMES = ["force_flush", "shutdown"]
 
 
@@ -30,7 +33,9 @@ class Exporting:
         self.exporters = [InMemorySpanExporter() for _ in range(processors)]
         self.provider = TracerProvider(shutdown_on_exit=False)
         for exporter in self.exporters:
-            self.provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000))
+            self.provider.add_span_processor(
+                BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000)
+            )
 
     def ranges(self) -> list[int]:
         """How many ranges have arrived at each exporter, as spans or in sums."""
@@ -40,7 +45,9 @@ class Exporting:
 def arrived_at(exporter: InMemorySpanExporter) -> int:
     """How many ranges, as spans or in sums."""
     attributes = [span.attributes or {} for span in exporter.get_finished_spans()]
-    return sum(("recfn.scope" in each) + each.get("recfn.unit.folded.count", 0) for each in attributes)
+    return sum(
+        ("recfn.scope" in each) + each.get("recfn.unit.folded.count", 0) for each in attributes
+    )
 
 
 @pytest.fixture
@@ -100,7 +107,9 @@ def test_a_shutdown_delivers_the_trace_of_ours_that_could_still_grow(
 
 
 def test_a_provider_that_is_set_late_and_one_that_replaces_it(
-    exporting: Callable[..., Exporting], instrument: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    exporting: Callable[..., Exporting],
+    instrument: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, second = exporting(), exporting()
     instrument()
@@ -112,7 +121,9 @@ def test_a_provider_that_is_set_late_and_one_that_replaces_it(
     assert not set(NAMES) & set(vars(first.provider))
 
 
-def test_an_exporter_that_flushes_while_it_exports_is_not_waited_for(instrument: Callable[..., None]) -> None:
+def test_an_exporter_that_flushes_while_it_exports_is_not_waited_for(
+    instrument: Callable[..., None],
+) -> None:
     answers, answered, flushes = list[bool](), threading.Event(), False
 
     class Flushes(InMemorySpanExporter):
@@ -135,7 +146,9 @@ def test_an_exporter_that_flushes_while_it_exports_is_not_waited_for(instrument:
     assert arrived_at(exporter) == 2 * RANGES
 
 
-def test_calls_of_several_threads(exporting: Callable[..., Exporting], instrument: Callable[..., None]) -> None:
+def test_calls_of_several_threads(
+    exporting: Callable[..., Exporting], instrument: Callable[..., None]
+) -> None:
     where, threads = exporting(), 8
     instrument(tracer_provider=where.provider)
 
@@ -151,7 +164,9 @@ def test_calls_of_several_threads(exporting: Callable[..., Exporting], instrumen
     assert where.ranges() == [threads * RANGES]
 
 
-def test_in_a_forked_child(exporting: Callable[..., Exporting], instrument: Callable[..., None]) -> None:
+def test_in_a_forked_child(
+    exporting: Callable[..., Exporting], instrument: Callable[..., None]
+) -> None:
     where = exporting()
     instrument(tracer_provider=where.provider)
     request(where.provider)
@@ -208,14 +223,20 @@ def watched(provider: TakesTime, monkeypatch: pytest.MonkeyPatch) -> TakesTime:
 
 
 @pytest.mark.parametrize(("given", "seconds"), [({}, 30.0), ({"timeout_millis": 10_000}, 10.0)])
-def test_both_have_one_time(given: dict[str, int], seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_have_one_time(
+    given: dict[str, int], seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     provider = watched(TakesTime(ours_s=4.0), monkeypatch)
     assert provider.force_flush(**given) is True
     assert provider.asked == [("ours", seconds), ("own", seconds - 4.0)]
 
 
-@pytest.mark.parametrize(("ours", "own"), [(True, True), (True, False), (False, True), (False, False)])
-def test_it_says_that_all_was_flushed_only_where_it_was(ours: bool, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("ours", "own"), [(True, True), (True, False), (False, True), (False, False)]
+)
+def test_it_says_that_all_was_flushed_only_where_it_was(
+    ours: bool, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     provider = watched(TakesTime(ours_s=4.0, ours=ours, own=own), monkeypatch)
     assert provider.force_flush(3_000) is (ours and own)
     assert provider.asked == [("ours", 3.0), ("own", 0.0)]

@@ -10,7 +10,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from calling_program import FORMS, WITH_CALLS, Action, Node, Stop, Traced, by_end, call, short, tree, with_line
+from calling_program import (
+    FORMS,
+    WITH_CALLS,
+    Action,
+    Node,
+    Stop,
+    Traced,
+    by_end,
+    call,
+    short,
+    tree,
+    with_line,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from recording_helpers import LIMITS, check_laws
@@ -34,7 +46,9 @@ def traced(recorder: Recorder, no_garbage_collection: None) -> Iterator[Traced]:
     made.close()
     assert sys.getprofile() is None
     assert threading.getprofile() is None
-    assert not hasattr(sys, "monitoring") or not {sys.monitoring.get_tool(tool) for tool in (3, 4)} - {None}
+    assert not hasattr(sys, "monitoring") or not {
+        sys.monitoring.get_tool(tool) for tool in (3, 4)
+    } - {None}
 
 
 def leaf() -> int:
@@ -46,7 +60,9 @@ def test_calls_of_python_and_c_functions_become_ranges(traced: Traced) -> None:
         leaf()
 
     rows = traced.run(program)
-    assert tree(rows, "program") == [Node("program", (Node("leaf", (Node("<built-in function len>"),)),))]
+    assert tree(rows, "program") == [
+        Node("program", (Node("leaf", (Node("<built-in function len>"),)),))
+    ]
     [row] = [row for row in rows if short(row) == "leaf"]
     assert row.name.endswith(f"test_python_calls.py({leaf.__code__.co_firstlineno}): leaf")
     assert row.source == EventSource.PYTHON_CALL
@@ -55,15 +71,24 @@ def test_calls_of_python_and_c_functions_become_ranges(traced: Traced) -> None:
 
 def test_what_was_on_the_stack_is_there_from_the_beginning(traced: Traced) -> None:
     rows = traced.run(leaf)
-    [around] = [row for row in rows if short(row) == "test_what_was_on_the_stack_is_there_from_the_beginning"]
+    [around] = [
+        row
+        for row in rows
+        if short(row) == "test_what_was_on_the_stack_is_there_from_the_beginning"
+    ]
     [inside] = [row for row in rows if short(row) == "leaf"]
     assert around.start_ns <= inside.start_ns
     assert around.flags & EventFlag.PARTIAL
     by_id = {row.event_id: row for row in rows}
-    assert short(by_id[by_id[inside.parent].parent]) == "test_what_was_on_the_stack_is_there_from_the_beginning"
+    assert (
+        short(by_id[by_id[inside.parent].parent])
+        == "test_what_was_on_the_stack_is_there_from_the_beginning"
+    )
 
 
-@pytest.fixture(params=[5000, LIMITS["MAX_DEPTH"] + 1000] if sys.version_info >= (3, 11) else [5000])
+@pytest.fixture(
+    params=[5000, LIMITS["MAX_DEPTH"] + 1000] if sys.version_info >= (3, 11) else [5000]
+)
 def deep_recursion(request: pytest.FixtureRequest) -> Iterator[int]:
     limit, most = sys.getrecursionlimit(), request.param
     sys.setrecursionlimit(most)
@@ -71,7 +96,9 @@ def deep_recursion(request: pytest.FixtureRequest) -> Iterator[int]:
     sys.setrecursionlimit(limit)
 
 
-def test_recursion_to_a_high_limit_ends_or_counts_every_call(traced: Traced, recorder: Recorder, deep_recursion: int) -> None:
+def test_recursion_to_a_high_limit_ends_or_counts_every_call(
+    traced: Traced, recorder: Recorder, deep_recursion: int
+) -> None:
     called, before = 0, recorder.counters().dropped
 
     def endless() -> None:
@@ -89,7 +116,10 @@ def test_recursion_to_a_high_limit_ends_or_counts_every_call(traced: Traced, rec
     assert called > deep_recursion - 500
     assert len(calls) + recorder.counters().dropped - before == called
     assert not [row for row in calls if row.flags & EventFlag.PARTIAL]
-    [after], by_id = [row for row in rows if short(row) == "leaf"], {row.event_id: row for row in rows}
+    [after], by_id = (
+        [row for row in rows if short(row) == "leaf"],
+        {row.event_id: row for row in rows},
+    )
     assert short(by_id[after.parent]) == "program"
     check_laws(by_end(rows))
 
@@ -106,7 +136,10 @@ def test_threads_that_start_and_end_while_it_traces(traced: Traced) -> None:
             thread.join(PATIENCE_S)
 
     rows = traced.run(program)
-    assert tree(rows, "in_thread") == [Node("in_thread", (Node("leaf", (Node("<built-in function len>"),)),))] * 5
+    assert (
+        tree(rows, "in_thread")
+        == [Node("in_thread", (Node("leaf", (Node("<built-in function len>"),)),))] * 5
+    )
     assert len({row.thread.number for row in rows if short(row) == "in_thread"}) == 5
     check_laws(by_end(rows))
 
@@ -125,7 +158,9 @@ def test_coroutines_run_in_what_runs_them(traced: Traced) -> None:
     rows = traced.run(program)
     to_sleep, in_sleep = Node("sleep", (Node("__sleep0"),)), Node("sleep", (Node("__sleep0"),))
     leaf_node = Node("leaf", (Node("<built-in function len>"),))
-    assert [node.below for node in tree(rows, "child")] == [(to_sleep,)] * 2 + [(in_sleep, leaf_node)] * 2
+    assert [node.below for node in tree(rows, "child")] == [(to_sleep,)] * 2 + [
+        (in_sleep, leaf_node)
+    ] * 2
     by_id = {row.event_id: short(row) for row in rows}
     around = {by_id[row.parent] for row in rows if short(row) == "child"}
     assert around == {"<built-in method run of _contextvars.Context object>"}
@@ -158,7 +193,9 @@ def test_greenlets_that_switch_stacks(traced: Traced) -> None:
     assert (names.count("leaf"), names.count("ping"), names.count("pong")) == (7, 1, 1)
     assert {short(by_id[row.parent]) for row in rows if short(row) == "range"} == {"pong"}
     assert len(tree(rows, "again")) == 1
-    assert len([row for row in rows if "switch of" in row.name and row.flags & EventFlag.PARTIAL]) == 1
+    assert (
+        len([row for row in rows if "switch of" in row.name and row.flags & EventFlag.PARTIAL]) == 1
+    )
     check_laws(by_end(rows))
 
 
@@ -188,7 +225,9 @@ actions: st.SearchStrategy[Action] = st.recursive(
 
 @examples(60)
 @given(action=actions)
-def test_calls_nest_as_an_independent_profile_function_sees_them(traced: Traced, action: Action) -> None:
+def test_calls_nest_as_an_independent_profile_function_sees_them(
+    traced: Traced, action: Action
+) -> None:
     def program() -> None:
         call(action)
 
@@ -251,7 +290,9 @@ class CountsCalls(InMemorySink):
 
 
 @pytest.fixture
-def counting(recorder: Recorder, request: pytest.FixtureRequest) -> Iterator[tuple[Session, CountsCalls, Capture]]:
+def counting(
+    recorder: Recorder, request: pytest.FixtureRequest
+) -> Iterator[tuple[Session, CountsCalls, Capture]]:
     """A capture of Python calls with small buffers."""
     session, sink = Session(recorder), CountsCalls(request.param)
     capture = Capture(WITH_CALLS, [sink], buffer_bytes=1 << 16)
@@ -277,7 +318,9 @@ def call_in_threads(threads: int) -> int:
 
 
 @pytest.mark.parametrize("counting", [False], indirect=True)
-def test_calls_that_come_faster_than_they_are_read_wait_for_it(counting: tuple[Session, CountsCalls, Capture]) -> None:
+def test_calls_that_come_faster_than_they_are_read_wait_for_it(
+    counting: tuple[Session, CountsCalls, Capture],
+) -> None:
     session, sink, capture = counting
     called = call_in_threads(4)
     session.stop(capture, PATIENCE_S)
@@ -286,7 +329,9 @@ def test_calls_that_come_faster_than_they_are_read_wait_for_it(counting: tuple[S
 
 
 @pytest.mark.parametrize("counting", [True], indirect=True)
-def test_calls_go_on_where_nobody_reads_them(counting: tuple[Session, CountsCalls, Capture]) -> None:
+def test_calls_go_on_where_nobody_reads_them(
+    counting: tuple[Session, CountsCalls, Capture],
+) -> None:
     session, sink, capture = counting
     count_down(9)
     assert sink.written.wait(PATIENCE_S)
@@ -294,10 +339,15 @@ def test_calls_go_on_where_nobody_reads_them(counting: tuple[Session, CountsCall
     assert session.lost(capture)["dropped.buffer_full"] > 0
 
 
-def test_a_call_that_waits_to_be_read_while_tracing_ends_is_not_left_open(recorder: Recorder) -> None:
+def test_a_call_that_waits_to_be_read_while_tracing_ends_is_not_left_open(
+    recorder: Recorder,
+) -> None:
     """As another capture goes on, whose ranges in this thread would lie in it."""
     session, sink = Session(recorder), CountsCalls(blocks=True)
-    goes_on, ends = Capture(Selected(), [], buffer_bytes=1 << 16), Capture(WITH_CALLS, [sink], buffer_bytes=1 << 16)
+    goes_on, ends = (
+        Capture(Selected(), [], buffer_bytes=1 << 16),
+        Capture(WITH_CALLS, [sink], buffer_bytes=1 << 16),
+    )
     session.start(goes_on)
     session.start(ends)
     assert sink.written.wait(PATIENCE_S)

@@ -6,25 +6,54 @@ import threading
 import time
 
 import numpy as np
-from recording_helpers import CROSSING, ERROR, PARTIAL, SOURCE, USER, Capture, Worker, by_name, check_laws
+from recording_helpers import (
+    CROSSING,
+    ERROR,
+    PARTIAL,
+    SOURCE,
+    USER,
+    Capture,
+    Worker,
+    by_name,
+    check_laws,
+)
 
 from example_counts import one_in
 from otel_recfn import _native
 from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT
-from otel_recfn.model.events import ALL_SCOPES_MASK, ORDINAL_BITS, EventSource, RecordScope, RowKind, make_event_id
+from otel_recfn.model.events import (
+    ALL_SCOPES_MASK,
+    ORDINAL_BITS,
+    EventSource,
+    RecordScope,
+    RowKind,
+    make_event_id,
+)
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, RecorderCounters
 
 
 def test_a_row_says_what_was_recorded(capture: Capture) -> None:
     before = time.time_ns()
-    event_id = _native.begin("load", int(RecordScope.USER_SCOPE), int(EventSource.MODULE), "model.layer")
+    event_id = _native.begin(
+        "load", int(RecordScope.USER_SCOPE), int(EventSource.MODULE), "model.layer"
+    )
     capture.end(event_id)
     after = time.time_ns()
     [row] = capture.finish()
     assert (row.event_id, row.handle) == (event_id, event_id)
-    assert (row.name, row.module, row.error, row.shapes, row.dtypes) == ("load", "model.layer", "", "", "")
-    assert (row.kind, row.scope, row.source) == (RowKind.RANGE, RecordScope.USER_SCOPE, EventSource.MODULE)
+    assert (row.name, row.module, row.error, row.shapes, row.dtypes) == (
+        "load",
+        "model.layer",
+        "",
+        "",
+        "",
+    )
+    assert (row.kind, row.scope, row.source) == (
+        RowKind.RANGE,
+        RecordScope.USER_SCOPE,
+        EventSource.MODULE,
+    )
     assert (row.sequence_nr, row.forward_thread_id, row.debug_handle) == (-1, 0, -1)
     assert (row.parent, row.root, row.context, row.flags) == (0, event_id, NO_CONTEXT, 0)
     assert row.thread == row.end_thread

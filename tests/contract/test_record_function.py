@@ -20,12 +20,17 @@ def test_a_with_statement_is_a_range(capture: Capture, record_function: type[Any
             pass
     rows = by_name(capture.finish())
     assert rows["inner"].parent == rows["outer"].event_id
-    assert {(row.scope, row.source) for row in rows.values()} == {(RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION)}
+    assert {(row.scope, row.source) for row in rows.values()} == {
+        (RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION)
+    }
 
 
 def test_attributes(record_function: type[Any]) -> None:
     assert (record_function("load").name, record_function("load").args) == ("load", None)
-    assert (record_function(name="load", args="3").name, record_function("load", args="3").args) == ("load", "3")
+    assert (
+        record_function(name="load", args="3").name,
+        record_function("load", args="3").args,
+    ) == ("load", "3")
     assert "load" in repr(record_function("load"))
     assert record_function.__name__ == "record_function"
     assert record_function.__module__ == "otel_recfn"
@@ -41,7 +46,9 @@ def test_one_object_is_a_new_range_each_time(capture: Capture, record_function: 
     assert len({row.event_id for row in rows}) == 3
 
 
-def test_one_object_may_be_entered_while_it_is_open(capture: Capture, record_function: type[Any]) -> None:
+def test_one_object_may_be_entered_while_it_is_open(
+    capture: Capture, record_function: type[Any]
+) -> None:
     range_ = record_function("again")
     with range_, range_, range_:
         pass
@@ -50,7 +57,9 @@ def test_one_object_may_be_entered_while_it_is_open(capture: Capture, record_fun
     assert not (inner.flags | middle.flags | outer.flags)
 
 
-def test_entered_here_and_left_there(capture: Capture, record_function: type[Any], workers: list[Worker]) -> None:
+def test_entered_here_and_left_there(
+    capture: Capture, record_function: type[Any], workers: list[Worker]
+) -> None:
     range_ = record_function("moving")
     workers[0].call(range_.__enter__)
     workers[1].call(range_.__exit__, None, None, None)
@@ -59,7 +68,9 @@ def test_entered_here_and_left_there(capture: Capture, record_function: type[Any
     assert row.end_thread.number != row.thread.number
 
 
-def test_left_more_often_than_entered_ends_nothing(capture: Capture, record_function: type[Any]) -> None:
+def test_left_more_often_than_entered_ends_nothing(
+    capture: Capture, record_function: type[Any]
+) -> None:
     with record_function("outer"):
         record_function("never entered").__exit__(None, None, None)
     [row] = capture.finish()
@@ -98,7 +109,9 @@ def test_an_exception_marks_the_range_and_goes_on(
     assert rows["inner"].parent == rows["outer"].event_id
 
 
-def test_an_exception_without_a_text_stays_what_it_is(capture: Capture, record_function: type[Any]) -> None:
+def test_an_exception_without_a_text_stays_what_it_is(
+    capture: Capture, record_function: type[Any]
+) -> None:
     with pytest.raises(BrokenError), record_function("range"):
         raise BrokenError
     [row] = capture.finish()
@@ -148,7 +161,10 @@ def load() -> None: ...
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda make: make(), "record_function.__init__() missing 1 required positional argument: 'name'"),
+        (
+            lambda make: make(),
+            "record_function.__init__() missing 1 required positional argument: 'name'",
+        ),
         (lambda make: make(None), NAME.format("NoneType")),
         (lambda make: make(3), NAME.format("int")),
         (lambda make: make(b"load"), NAME.format("bytes")),
@@ -160,26 +176,46 @@ def load() -> None: ...
             lambda make: make("load", None, 3),
             "record_function.__init__() takes from 2 to 3 positional arguments but 4 were given",
         ),
-        (lambda make: make("load", colour=3), "record_function.__init__() got an unexpected keyword argument 'colour'"),
-        (lambda make: make("load", name="b"), "record_function.__init__() got multiple values for argument 'name'"),
-        (lambda make: make(args="load"), "record_function.__init__() missing 1 required positional argument: 'name'"),
+        (
+            lambda make: make("load", colour=3),
+            "record_function.__init__() got an unexpected keyword argument 'colour'",
+        ),
+        (
+            lambda make: make("load", name="b"),
+            "record_function.__init__() got multiple values for argument 'name'",
+        ),
+        (
+            lambda make: make(args="load"),
+            "record_function.__init__() missing 1 required positional argument: 'name'",
+        ),
         (lambda make: make("load").__enter__(1), "record_function.__enter__() takes no arguments"),
         (
             lambda make: make("load").__exit__(),
             "record_function.__exit__() takes a type, an error and a traceback, or None for each",
         ),
-        (lambda make: make("load").__aexit__(None), "record_function.__aexit__ expected 3 arguments, got 1"),
+        (
+            lambda make: make("load").__aexit__(None),
+            "record_function.__aexit__ expected 3 arguments, got 1",
+        ),
         (lambda make: make("load")(), "record_function.__call__ expected 1 argument, got 0"),
         (lambda make: make("load")(load, 1), "record_function.__call__ expected 1 argument, got 2"),
         (
             lambda make: make("load")(3),
             "record_function decorates functions, and this is a int: put it below @int, next to the def",
         ),
-        (lambda make: make("load")(int), "record_function decorates functions, and int is a class: decorate its methods"),
-        (lambda make: type("mine", (make,), {}), "type 'otel_recfn.record_function' is not an acceptable base type"),
+        (
+            lambda make: make("load")(int),
+            "record_function decorates functions, and int is a class: decorate its methods",
+        ),
+        (
+            lambda make: type("mine", (make,), {}),
+            "type 'otel_recfn.record_function' is not an acceptable base type",
+        ),
     ],
 )
-def test_what_is_refused(record_function: type[Any], call: Callable[[Any], object], text: str) -> None:
+def test_what_is_refused(
+    record_function: type[Any], call: Callable[[Any], object], text: str
+) -> None:
     with pytest.raises(TypeError) as refused:
         call(record_function)
     assert str(refused.value) == text

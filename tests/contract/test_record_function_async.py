@@ -59,7 +59,9 @@ def test_one_object_in_many_tasks(capture: Capture, record_function: type[Any]) 
     assert [event_id for event_id, row in ranges.items() if row.flags & ERROR] == [inside["in 2"]]
 
 
-def test_a_child_task_and_a_thread_inherit_the_range(capture: Capture, record_function: type[Any]) -> None:
+def test_a_child_task_and_a_thread_inherit_the_range(
+    capture: Capture, record_function: type[Any]
+) -> None:
     def in_thread() -> None:
         with record_function("thread"):
             pass
@@ -79,7 +81,9 @@ def test_a_child_task_and_a_thread_inherit_the_range(capture: Capture, record_fu
     assert len({row.thread.number for row in rows}) == 2
 
 
-def test_one_object_may_be_entered_while_it_is_open(capture: Capture, record_function: type[Any]) -> None:
+def test_one_object_may_be_entered_while_it_is_open(
+    capture: Capture, record_function: type[Any]
+) -> None:
     async def main() -> None:
         range_ = record_function("again")
         async with range_, range_:
@@ -90,7 +94,9 @@ def test_one_object_may_be_entered_while_it_is_open(capture: Capture, record_fun
     assert (inner.parent, outer.parent) == (outer.event_id, 0)
 
 
-def test_entered_in_one_task_and_left_in_another(capture: Capture, record_function: type[Any], caplog: Any) -> None:
+def test_entered_in_one_task_and_left_in_another(
+    capture: Capture, record_function: type[Any], caplog: Any
+) -> None:
     """As fixtures and async generators do: the context it was attached to is out of reach."""
 
     async def main() -> None:
@@ -239,7 +245,9 @@ def test_an_async_generator_goes_on_in_its_range_after_what_it_had_open_over_a_y
     async def main() -> None:
         items = generator()
         assert await items.__anext__() == 1
-        assert await (items.__anext__() if ends == "is resumed" else items.athrow(KeyError("k"))) == 2
+        assert (
+            await (items.__anext__() if ends == "is resumed" else items.athrow(KeyError("k"))) == 2
+        )
         with record_function("consumer"):
             pass
         assert [item async for item in items] == []
@@ -251,7 +259,9 @@ def test_an_async_generator_goes_on_in_its_range_after_what_it_had_open_over_a_y
     assert found["consumer"] == "after outer"  # which is open in its task
 
 
-def test_an_async_generator_takes_what_is_sent_and_thrown(capture: Capture, record_function: type[Any]) -> None:
+def test_an_async_generator_takes_what_is_sent_and_thrown(
+    capture: Capture, record_function: type[Any]
+) -> None:
     @record_function("echo")
     async def echo() -> AsyncGenerator[object, object]:
         received: object = None

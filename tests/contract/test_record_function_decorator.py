@@ -20,7 +20,9 @@ from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.support.texts import called_code, code_text, python_call_name
 
 
-def test_each_call_of_a_decorated_function_is_a_range(capture: Capture, record_function: type[Any]) -> None:
+def test_each_call_of_a_decorated_function_is_a_range(
+    capture: Capture, record_function: type[Any]
+) -> None:
     @record_function("factorial")
     def factorial(n: int) -> int:
         return 1 if n == 0 else n * factorial(n - 1)
@@ -65,7 +67,9 @@ def test_a_decorated_method(capture: Capture, record_function: type[Any]) -> Non
     assert [row.name for row in capture.finish()] == ["load", "static", "class"]
 
 
-def test_a_decorated_generator_is_one_range_from_first_next_to_exhaustion(capture: Capture, record_function: type[Any]) -> None:
+def test_a_decorated_generator_is_one_range_from_first_next_to_exhaustion(
+    capture: Capture, record_function: type[Any]
+) -> None:
     @record_function("batches")
     def batches(count: int) -> Generator[int, None, str]:
         for index in range(count):
@@ -86,7 +90,9 @@ def test_a_decorated_generator_is_one_range_from_first_next_to_exhaustion(captur
     check_laws(rows, capture.opened())
 
 
-def test_a_suspended_generator_encloses_nothing(capture: Capture, record_function: type[Any]) -> None:
+def test_a_suspended_generator_encloses_nothing(
+    capture: Capture, record_function: type[Any]
+) -> None:
     @record_function("batches")
     def batches() -> Generator[int, None, None]:
         yield 1
@@ -96,10 +102,16 @@ def test_a_suspended_generator_encloses_nothing(capture: Capture, record_functio
         with record_function("consumer"):
             pass
     rows = capture.finish()
-    assert [(row.name, row.parent) for row in rows] == [("consumer", 0), ("consumer", 0), ("batches", 0)]
+    assert [(row.name, row.parent) for row in rows] == [
+        ("consumer", 0),
+        ("consumer", 0),
+        ("batches", 0),
+    ]
 
 
-def test_a_generator_takes_what_is_sent_and_thrown(capture: Capture, record_function: type[Any]) -> None:
+def test_a_generator_takes_what_is_sent_and_thrown(
+    capture: Capture, record_function: type[Any]
+) -> None:
     @record_function("echo")
     def echo() -> Generator[object, object, None]:
         received: object = None
@@ -118,7 +130,9 @@ def test_a_generator_takes_what_is_sent_and_thrown(capture: Capture, record_func
     assert row.error == ""  # closed early is closed well
 
 
-def test_an_abandoned_generator_ends_its_range(capture: Capture, record_function: type[Any]) -> None:
+def test_an_abandoned_generator_ends_its_range(
+    capture: Capture, record_function: type[Any]
+) -> None:
     cleaned = []
 
     @record_function("abandoned")
@@ -134,7 +148,9 @@ def test_an_abandoned_generator_ends_its_range(capture: Capture, record_function
     assert (row.name, row.error) == ("abandoned", "")
 
 
-def test_a_generator_that_is_never_started_is_no_range(capture: Capture, record_function: type[Any]) -> None:
+def test_a_generator_that_is_never_started_is_no_range(
+    capture: Capture, record_function: type[Any]
+) -> None:
     record_function("unused")(lambda: (yield))()
     assert capture.finish() == []
     assert capture.counters() == RecorderCounters()
@@ -180,13 +196,19 @@ RUNS: dict[str, tuple[Any, Callable[[Any], Any], Any]] = {
     "callable object": (Called(), lambda decorated: decorated(), Called.__call__),
     "generator": (yields, lambda decorated: list(decorated()), yields),
     "coroutine": (waits, lambda decorated: asyncio.run(decorated()), waits),
-    "async generator": (waits_and_yields, lambda decorated: asyncio.run(consume(decorated())), waits_and_yields),
+    "async generator": (
+        waits_and_yields,
+        lambda decorated: asyncio.run(consume(decorated())),
+        waits_and_yields,
+    ),
 }
 
 
 def expected(function: Any) -> str:
     code = function.__code__
-    return python_call_name(code.co_filename, code.co_firstlineno, f"{__name__}.{function.__qualname__}")
+    return python_call_name(
+        code.co_filename, code.co_firstlineno, f"{__name__}.{function.__qualname__}"
+    )
 
 
 @pytest.mark.parametrize("kind", RUNS)
@@ -209,15 +231,22 @@ def test_one_that_is_written_in_c_or_no_function_says_nothing(capture: Capture) 
 
 
 def test_also_where_a_callback_sees_the_range(runtime: Recorder) -> None:
-    add_thread_local_callback(RecordFunctionCallback(lambda range_: None).scopes({RecordScope.USER_SCOPE}))
+    add_thread_local_callback(
+        RecordFunctionCallback(lambda range_: None).scopes({RecordScope.USER_SCOPE})
+    )
     capture = Capture(runtime)
     decorated = _native.record_function("observed")(plain)
     decorated()
     asyncio.run(_native.record_function("async")(waits)())
-    assert {row.name: row.code for row in capture.finish()} == {"observed": expected(plain), "async": expected(waits)}
+    assert {row.name: row.code for row in capture.finish()} == {
+        "observed": expected(plain),
+        "async": expected(waits),
+    }
 
 
-def test_a_function_that_tells_nothing_of_itself_is_decorated_all_the_same(capture: Capture) -> None:
+def test_a_function_that_tells_nothing_of_itself_is_decorated_all_the_same(
+    capture: Capture,
+) -> None:
     class Secret(Called):
         def __getattribute__(self, name: str) -> Any:
             if name == "__wrapped__":

@@ -30,15 +30,21 @@ def few_objects() -> Iterator[None]:
 def c_names(traced: Traced, program: Callable[[], Any], method: str) -> list[str]:
     """The traced calls of C functions with that name, in the order of their begins."""
     rows = sorted(traced.run(program), key=lambda row: row.event_id)
-    return [row.name for row in rows if re.match(rf"<built-in (function|method) {method}\b", row.name)]
+    return [
+        row.name for row in rows if re.match(rf"<built-in (function|method) {method}\b", row.name)
+    ]
 
 
 def of_type(method: str, kind: str) -> str:
     return f"<built-in method {method} of {kind} object>"
 
 
-@pytest.mark.parametrize("name", ["Kind{:02}", "AKindWhoseNameIsLongerThanWhatIsComparedAtOnce{:02}"])
-def test_a_type_at_the_address_of_another_with_its_name_there_too(traced: Traced, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["Kind{:02}", "AKindWhoseNameIsLongerThanWhatIsComparedAtOnce{:02}"]
+)
+def test_a_type_at_the_address_of_another_with_its_name_there_too(
+    traced: Traced, name: str
+) -> None:
     def program() -> None:
         for number in range(TIMES):
             kind = type(name.format(number), (list,), {})
@@ -47,7 +53,9 @@ def test_a_type_at_the_address_of_another_with_its_name_there_too(traced: Traced
             del kind
             gc.collect()
 
-    assert c_names(traced, program, "append") == [of_type("append", name.format(at // 2)) for at in range(2 * TIMES)]
+    assert c_names(traced, program, "append") == [
+        of_type("append", name.format(at // 2)) for at in range(2 * TIMES)
+    ]
 
 
 def test_a_type_without_a_version(traced: Traced) -> None:
@@ -70,15 +78,24 @@ def test_a_type_without_a_version(traced: Traced) -> None:
 class Definition(ctypes.Structure):
     """A PyMethodDef."""
 
-    _fields_ = [("name", ctypes.c_void_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p)]
+    _fields_ = [
+        ("name", ctypes.c_void_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    ]
 
 
 @pytest.mark.parametrize("bound_to", [None, datetime.datetime_CAPI], ids=["nothing", "a capsule"])
-def test_a_c_function_at_the_address_of_another_with_its_name_there_too(traced: Traced, bound_to: object) -> None:
+def test_a_c_function_at_the_address_of_another_with_its_name_there_too(
+    traced: Traced, bound_to: object
+) -> None:
     """As pybind11 frees and makes them, all with one function; here the very same memory, to be sure of the address."""
     name = ctypes.create_string_buffer(32)
     answer = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)(_answer)
-    definition = Definition(ctypes.addressof(name), ctypes.cast(answer, ctypes.c_void_p).value, METH_NOARGS, None)
+    definition = Definition(
+        ctypes.addressof(name), ctypes.cast(answer, ctypes.c_void_p).value, METH_NOARGS, None
+    )
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
     held = ctypes.py_object(bound_to) if bound_to is not None else None

@@ -67,7 +67,11 @@ def test_builder_calls_chain_and_read_back() -> None:
         .sampling_prob(0.25)
         .scopes({USER})
     )
-    assert (callback.needs_inputs(), callback.needs_outputs(), callback.needs_ids()) == (True, True, True)
+    assert (callback.needs_inputs(), callback.needs_outputs(), callback.needs_ids()) == (
+        True,
+        True,
+        True,
+    )
     assert callback.sampling_prob() == 0.25
     assert callback.scopes() == {USER}
     assert (callback.start(), callback.end()) == (print, print)
@@ -76,7 +80,11 @@ def test_builder_calls_chain_and_read_back() -> None:
 
 def test_a_new_callback_needs_nothing_and_takes_every_scope() -> None:
     callback = RecordFunctionCallback(print)
-    assert (callback.needs_inputs(), callback.needs_outputs(), callback.needs_ids()) == (False, False, False)
+    assert (callback.needs_inputs(), callback.needs_outputs(), callback.needs_ids()) == (
+        False,
+        False,
+        False,
+    )
     assert callback.sampling_prob() == 1.0
     assert all(callback.check_scope(scope) for scope in RecordScope)
     assert callback.end() is None
@@ -104,7 +112,9 @@ def test_a_scope_that_is_none_is_refused() -> None:
 
 def test_the_end_gets_the_observer_context_of_its_start() -> None:
     contexts: list[Any] = []
-    add_global_callback(RecordFunctionCallback(lambda fn: [fn.name()], lambda fn, context: contexts.append(context)))
+    add_global_callback(
+        RecordFunctionCallback(lambda fn: [fn.name()], lambda fn, context: contexts.append(context))
+    )
     with RecordFunction() as outer:
         outer.before("outer")
         run_range("inner")
@@ -113,7 +123,9 @@ def test_the_end_gets_the_observer_context_of_its_start() -> None:
 
 def test_start_and_end_are_each_optional(notes: Notes) -> None:
     add_global_callback(RecordFunctionCallback(lambda fn: notes.append("started")))
-    add_global_callback(RecordFunctionCallback(None, lambda fn, context: notes.append(("ended", context))))
+    add_global_callback(
+        RecordFunctionCallback(None, lambda fn, context: notes.append(("ended", context)))
+    )
     run_range("add")
     assert notes == ["started", ("ended", None)]
 
@@ -158,7 +170,11 @@ def test_step_callbacks_say_what_runs_and_what_it_needs(notes: Notes) -> None:
     assert step.thread_id == RecordFunction.current_thread_id()
     assert (step.needs_inputs, step.needs_outputs, step.needs_ids) == (True, False, False)
     user_step = get_step_callbacks(USER)
-    assert (len(user_step.callbacks), user_step.needs_outputs, user_step.needs_ids) == (2, True, True)
+    assert (len(user_step.callbacks), user_step.needs_outputs, user_step.needs_ids) == (
+        2,
+        True,
+        True,
+    )
 
 
 def test_step_callbacks_unless_empty(notes: Notes) -> None:
@@ -175,7 +191,10 @@ def test_step_callbacks_unless_empty(notes: Notes) -> None:
 
 
 def test_removed_callbacks_run_no_more(notes: Notes) -> None:
-    for handle in (add_global_callback(notes.callback()), add_thread_local_callback(notes.callback())):
+    for handle in (
+        add_global_callback(notes.callback()),
+        add_thread_local_callback(notes.callback()),
+    ):
         remove_callback(handle)
     run_range("op")
     assert notes == []
@@ -227,19 +246,39 @@ def test_disabled_until_reenabled(notes: Notes, add: Any) -> None:
 
 
 def test_has_says_which_are_there(notes: Notes) -> None:
-    assert (has_callbacks(), has_global_callbacks(), has_thread_local_callbacks()) == (False, False, False)
+    assert (has_callbacks(), has_global_callbacks(), has_thread_local_callbacks()) == (
+        False,
+        False,
+        False,
+    )
     add_thread_local_callback(notes.callback())
-    assert (has_callbacks(), has_global_callbacks(), has_thread_local_callbacks()) == (True, False, True)
+    assert (has_callbacks(), has_global_callbacks(), has_thread_local_callbacks()) == (
+        True,
+        False,
+        True,
+    )
     add_global_callback(notes.callback())
-    assert (has_callbacks(), has_global_callbacks(), has_thread_local_callbacks()) == (True, True, True)
+    assert (has_callbacks(), has_global_callbacks(), has_thread_local_callbacks()) == (
+        True,
+        True,
+        True,
+    )
     assert in_thread(has_thread_local_callbacks) is False
     clear_thread_local_callbacks()
-    assert (has_callbacks(), has_global_callbacks(), has_thread_local_callbacks()) == (True, True, False)
+    assert (has_callbacks(), has_global_callbacks(), has_thread_local_callbacks()) == (
+        True,
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
     ("clear", "left"),
-    [(clear_global_callbacks, {"local"}), (clear_thread_local_callbacks, {"global"}), (clear_callbacks, set())],
+    [
+        (clear_global_callbacks, {"local"}),
+        (clear_thread_local_callbacks, {"global"}),
+        (clear_callbacks, set()),
+    ],
 )
 def test_clear_removes_what_it_says(notes: Notes, clear: Any, left: set[str]) -> None:
     add_global_callback(notes.callback("global"))
@@ -249,7 +288,9 @@ def test_clear_removes_what_it_says(notes: Notes, clear: Any, left: set[str]) ->
     assert {note[2] for note in notes} == left
 
 
-def test_disabled_in_a_thread_neither_callbacks_nor_the_recorder_see_it(notes: Notes, capture: Capture) -> None:
+def test_disabled_in_a_thread_neither_callbacks_nor_the_recorder_see_it(
+    notes: Notes, capture: Capture
+) -> None:
     add_global_callback(notes.callback())
     enable_record_function(False)
     assert not is_record_function_enabled()
@@ -296,7 +337,9 @@ def test_a_callback_that_raises_is_removed_and_logged_once(
     notes: Notes, caplog: pytest.LogCaptureFixture, where: str, raises: Any, add: Any
 ) -> None:
     caplog.set_level(logging.WARNING, "otel_recfn")
-    broken = RecordFunctionCallback(raises) if where == "start" else RecordFunctionCallback(None, raises)
+    broken = (
+        RecordFunctionCallback(raises) if where == "start" else RecordFunctionCallback(None, raises)
+    )
     add(broken)
     add_global_callback(notes.callback())
     run_range("first")
@@ -322,7 +365,9 @@ def test_open_ranges_of_a_callback_that_failed_call_it_no_more() -> None:
     assert calls == ["outer", "inner"]
 
 
-def test_keyboard_interrupt_goes_on_and_every_started_callback_ends(notes: Notes, capture: Capture) -> None:
+def test_keyboard_interrupt_goes_on_and_every_started_callback_ends(
+    notes: Notes, capture: Capture
+) -> None:
     def interrupt(fn: RecordFunction) -> None:
         raise KeyboardInterrupt
 
@@ -334,7 +379,10 @@ def test_keyboard_interrupt_goes_on_and_every_started_callback_ends(notes: Notes
     remove_callback(handle)
     run_range("after")
     capture.finish()
-    assert [(row.name, row.error) for row in capture.rows()] == [("op", "KeyboardInterrupt"), ("after", "")]
+    assert [(row.name, row.error) for row in capture.rows()] == [
+        ("op", "KeyboardInterrupt"),
+        ("after", ""),
+    ]
 
 
 def test_after_an_interrupt_the_thread_is_observed_as_before(notes: Notes) -> None:
@@ -352,7 +400,9 @@ def test_after_an_interrupt_the_thread_is_observed_as_before(notes: Notes) -> No
         assert notes == pairs("after")
 
 
-def test_ranges_that_a_callback_begins_reach_no_callback_but_are_recorded(notes: Notes, capture: Capture) -> None:
+def test_ranges_that_a_callback_begins_reach_no_callback_but_are_recorded(
+    notes: Notes, capture: Capture
+) -> None:
     def start(fn: RecordFunction) -> None:
         run_range("inside")
         notes.append(fn.name())

@@ -28,7 +28,9 @@ pytestmark = pytest.mark.usefixtures("runtime")
 
 
 @FORMS
-def test_enter_begins_a_user_range_and_exit_ends_it(enter: Any, capture: Capture, own_notes: Notes) -> None:
+def test_enter_begins_a_user_range_and_exit_ends_it(
+    enter: Any, capture: Capture, own_notes: Notes
+) -> None:
     record = enter("load")
     assert own_notes == [("start", "load")]
     record_function_exit(record)
@@ -41,7 +43,9 @@ def test_enter_begins_a_user_range_and_exit_ends_it(enter: Any, capture: Capture
 @pytest.mark.parametrize("needed", [True, False])
 def test_args_are_an_input_only_where_inputs_are_needed(enter: Any, needed: bool) -> None:
     seen: list[Any] = []
-    add_global_callback(RecordFunctionCallback(lambda fn: seen.append(list(fn.inputs()))).needs_inputs(needed))
+    add_global_callback(
+        RecordFunctionCallback(lambda fn: seen.append(list(fn.inputs()))).needs_inputs(needed)
+    )
     record_function_exit(enter("load", "batch 7"))
     record_function_exit(enter("load"))
     assert seen == [["batch 7"] if needed else [], []]
@@ -94,7 +98,9 @@ def test_a_number_alone_is_refused_at_the_call(own_notes: Notes) -> None:
 
 
 @FORMS
-def test_the_range_ends_when_the_future_completes_before_the_returned_one(enter: Any, own_notes: Notes) -> None:
+def test_the_range_ends_when_the_future_completes_before_the_returned_one(
+    enter: Any, own_notes: Notes
+) -> None:
     future: Future[int] = Future()
     profiled = call_end_callbacks_on_future(enter("load"), future)
     ended: list[bool] = []
@@ -152,7 +158,9 @@ def test_the_launching_state_is_installed_in_the_callback() -> None:
     release = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="worker") as pool:
         with DebugInfoGuard(DebugInfoKind.TEST_INFO, "launching"):
-            profiled = call_end_callbacks_on_future(record_function_enter_new("load"), pool.submit(release.wait, 60))
+            profiled = call_end_callbacks_on_future(
+                record_function_enter_new("load"), pool.submit(release.wait, 60)
+            )
         release.set()
         profiled.result(PATIENCE_S)
         assert pool.submit(debug_info_get, DebugInfoKind.TEST_INFO).result(PATIENCE_S) is None
@@ -162,12 +170,17 @@ def test_the_launching_state_is_installed_in_the_callback() -> None:
 def test_a_future_that_completed_already_ends_the_range_at_once(own_notes: Notes) -> None:
     future: Future[int] = Future()
     future.set_result(3)
-    assert call_end_callbacks_on_future(record_function_enter_new("load"), future).result(PATIENCE_S) == 3
+    assert (
+        call_end_callbacks_on_future(record_function_enter_new("load"), future).result(PATIENCE_S)
+        == 3
+    )
     assert own_notes == pairs("load")
 
 
 @FORMS
-def test_a_range_that_was_ended_before_leaves_the_future_its_value(enter: Any, own_notes: Notes) -> None:
+def test_a_range_that_was_ended_before_leaves_the_future_its_value(
+    enter: Any, own_notes: Notes
+) -> None:
     future: Future[int] = Future()
     record = enter("load")
     profiled = call_end_callbacks_on_future(record, future)
@@ -242,7 +255,9 @@ async def awaited(future: Any) -> None:
 
 
 @pytest.mark.parametrize("wait", [awaited, asyncio.gather, asyncio.wait_for])
-def test_cancelling_who_waits_cancels_the_work_and_ends_the_range(wait: Any, own_notes: Notes) -> None:
+def test_cancelling_who_waits_cancels_the_work_and_ends_the_range(
+    wait: Any, own_notes: Notes
+) -> None:
     async def main() -> None:
         work = asyncio.create_task(asyncio.Event().wait())
         profiled = call_end_callbacks_on_future(record_function_enter_new("load"), work)

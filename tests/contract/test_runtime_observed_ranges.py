@@ -30,7 +30,9 @@ pytestmark = pytest.mark.usefixtures("runtime")
 def test_record_function_reaches_callbacks_with_its_args_as_input(runtime: Recorder) -> None:
     seen: list[Any] = []
     add_global_callback(
-        RecordFunctionCallback(lambda fn: seen.append((fn.name(), fn.scope(), tuple(fn.inputs())))).needs_inputs(True)
+        RecordFunctionCallback(
+            lambda fn: seen.append((fn.name(), fn.scope(), tuple(fn.inputs())))
+        ).needs_inputs(True)
     )
     with _native.record_function("load", "batch 7"), _native.record_function("plain"):
         pass
@@ -56,7 +58,9 @@ def test_record_function_is_recorded_and_observed_under_one_id(capture: Capture)
     assert row.error == "ValueError: x"
 
 
-def test_record_function_is_observed_only_while_somebody_wants_it(runtime: Recorder, notes: Notes) -> None:
+def test_record_function_is_observed_only_while_somebody_wants_it(
+    runtime: Recorder, notes: Notes
+) -> None:
     assert _native.range_observer() is None
     handle = add_global_callback(notes.callback())
     assert _native.range_observer() is not None
@@ -68,7 +72,9 @@ def test_record_function_is_observed_only_while_somebody_wants_it(runtime: Recor
     assert _native.range_observer() is None
 
 
-def test_a_thread_that_took_its_callbacks_with_it_leaves_nothing_behind(runtime: Recorder, notes: Notes) -> None:
+def test_a_thread_that_took_its_callbacks_with_it_leaves_nothing_behind(
+    runtime: Recorder, notes: Notes
+) -> None:
     in_thread(lambda: add_thread_local_callback(notes.callback()))
     with _native.record_function("load"):
         pass
@@ -77,7 +83,9 @@ def test_a_thread_that_took_its_callbacks_with_it_leaves_nothing_behind(runtime:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_may_add_and_remove_although_another_thread_was_about_to(notes: Notes) -> None:
+def test_a_forked_child_may_add_and_remove_although_another_thread_was_about_to(
+    notes: Notes,
+) -> None:
 
     held, done = threading.Event(), threading.Event()
 

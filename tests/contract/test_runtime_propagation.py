@@ -83,7 +83,9 @@ def test_work_in_other_threads_has_the_launching_state_and_context(way: Any, not
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_enclosing_async_range_encloses_work_in_other_threads(way: Any, capture: Capture) -> None:
+def test_the_enclosing_async_range_encloses_work_in_other_threads(
+    way: Any, capture: Capture
+) -> None:
 
     async def fetch() -> None:
         async with _native.record_function("fetch"):
@@ -105,7 +107,9 @@ def test_one_function_may_run_in_many_threads_at_once(notes: Notes) -> None:
 
     wrapped = propagate(work)
     with ThreadPoolExecutor(4) as pool:
-        assert [future.result(PATIENCE_S) for future in [pool.submit(wrapped) for _ in range(4)]] == [True] * 4
+        assert [
+            future.result(PATIENCE_S) for future in [pool.submit(wrapped) for _ in range(4)]
+        ] == [True] * 4
 
 
 def test_an_exception_comes_through_unchanged() -> None:
@@ -179,7 +183,10 @@ def test_a_propagated_coroutine_returns_raises_and_is_cancelled_as_before() -> N
 
 
 Step = tuple[int, str]
-STEPS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["add", "remove", "disable", "enable", "range"])), max_size=25)
+STEPS = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from(["add", "remove", "disable", "enable", "range"])),
+    max_size=25,
+)
 
 
 class Model:
@@ -201,14 +208,18 @@ class Model:
 
     def check(self) -> None:
         assert is_record_function_enabled() == self.enabled
-        assert [entry.handle for entry in get_record_function_tls().sorted_tls_callbacks] == self.handles
+        assert [
+            entry.handle for entry in get_record_function_tls().sorted_tls_callbacks
+        ] == self.handles
         running = [pair.handle for pair in get_step_callbacks(0).callbacks]  # type: ignore[arg-type]
         assert running == (self.handles if self.enabled else [])
 
 
 @examples(60)
 @given(steps=STEPS)
-def test_tasks_that_take_turns_on_a_thread_never_see_each_others_state(runtime: Recorder, steps: list[Step]) -> None:
+def test_tasks_that_take_turns_on_a_thread_never_see_each_others_state(
+    runtime: Recorder, steps: list[Step]
+) -> None:
     async def one(number: int, turns: list[asyncio.Event], done: asyncio.Event) -> None:
         model, own = Model(), [step for task, step in steps if task == number]
         for step in own:
@@ -222,7 +233,10 @@ def test_tasks_that_take_turns_on_a_thread_never_see_each_others_state(runtime: 
         tasks = [asyncio.create_task(propagate(one(number, turns, done))) for number in range(3)]
         for number, _ in steps:
             turns[number].set()
-            await asyncio.wait([asyncio.create_task(done.wait()), tasks[number]], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [asyncio.create_task(done.wait()), tasks[number]],
+                return_when=asyncio.FIRST_COMPLETED,
+            )
             done.clear()
             assert get_record_function_tls() == RecordFunctionTLS()
         await asyncio.gather(*tasks)
@@ -232,10 +246,18 @@ def test_tasks_that_take_turns_on_a_thread_never_see_each_others_state(runtime: 
 
 
 @examples(25)
-@given(before=st.lists(st.sampled_from(["add", "remove", "disable", "enable"]), max_size=8), depth=st.integers(1, 4))
-def test_a_chain_of_threads_hands_the_state_on_whole(runtime: Recorder, before: list[str], depth: int) -> None:
+@given(
+    before=st.lists(st.sampled_from(["add", "remove", "disable", "enable"]), max_size=8),
+    depth=st.integers(1, 4),
+)
+def test_a_chain_of_threads_hands_the_state_on_whole(
+    runtime: Recorder, before: list[str], depth: int
+) -> None:
     def launch(left: int) -> list[Any]:
-        return [get_record_function_tls(), *(in_thread(propagate(lambda: launch(left - 1))) if left else [])]
+        return [
+            get_record_function_tls(),
+            *(in_thread(propagate(lambda: launch(left - 1))) if left else []),
+        ]
 
     def first() -> list[Any]:
         model = Model()

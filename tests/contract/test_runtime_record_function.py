@@ -69,13 +69,19 @@ def test_it_is_recorded_with_what_it_knows(capture: Capture) -> None:
         range_._set_async()
     capture.finish()
     (row,) = capture.rows()
-    assert (row.name, row.scope, row.sequence_nr) == ("AddBackward0", RecordScope.BACKWARD_FUNCTION, 17)
+    assert (row.name, row.scope, row.sequence_nr) == (
+        "AddBackward0",
+        RecordScope.BACKWARD_FUNCTION,
+        17,
+    )
     assert (row.forward_thread_id, row.debug_handle, row.flags) == (3, 99, EventFlag.ASYNC)
     assert row.handle == handle
     assert int(float(handle)) == handle > 0
 
 
-def test_begun_twice_it_has_the_second_name_and_its_starts_run_again(capture: Capture, notes: Notes) -> None:
+def test_begun_twice_it_has_the_second_name_and_its_starts_run_again(
+    capture: Capture, notes: Notes
+) -> None:
     """As in PyTorch; the recorder's row keeps the first name."""
     add_global_callback(notes.callback())
     with RecordFunction() as range_:
@@ -154,11 +160,20 @@ WRONG_ARGUMENTS: list[tuple[Callable[[RecordFunction], object], str]] = [
         "sequence_nr=.* a whole number from -9223372036854775808 to",
     ),
     (lambda range_: range_.before("op", sequence_nr="1"), "sequence_nr='1' is not allowed"),  # type: ignore[arg-type]
-    (lambda range_: range_.set_forward_thread_id(-1), "forward_thread_id=-1 .* from 0 to 4294967295"),
-    (lambda range_: range_.set_forward_thread_id(1 << 32), "forward_thread_id=4294967296 is not allowed"),
+    (
+        lambda range_: range_.set_forward_thread_id(-1),
+        "forward_thread_id=-1 .* from 0 to 4294967295",
+    ),
+    (
+        lambda range_: range_.set_forward_thread_id(1 << 32),
+        "forward_thread_id=4294967296 is not allowed",
+    ),
     (lambda range_: range_.set_handle(-1), "handle=-1 is not allowed"),
     (lambda range_: range_.set_debug_handle(1.5), "debug_handle=1.5 is not allowed"),  # type: ignore[arg-type]
-    (lambda range_: range_.set_default_node_id(1 << 63), "node_id=9223372036854775808 is not allowed"),
+    (
+        lambda range_: range_.set_default_node_id(1 << 63),
+        "node_id=9223372036854775808 is not allowed",
+    ),
 ]
 
 
@@ -189,7 +204,9 @@ def test_the_largest_arguments_are_recorded(capture: Capture) -> None:
     assert (row.debug_handle, row.sequence_nr) == (-(1 << 63), (1 << 63) - 1)
 
 
-SCHEMA = SimpleNamespace(name="aten::add", overload_name="Tensor", arguments=["self", "other", "alpha"], returns=["out"])
+SCHEMA = SimpleNamespace(
+    name="aten::add", overload_name="Tensor", arguments=["self", "other", "alpha"], returns=["out"]
+)
 
 
 def test_inputs_are_readable_in_the_start_callback_only() -> None:
@@ -214,7 +231,9 @@ def test_inputs_are_readable_in_the_start_callback_only() -> None:
 def test_outputs_are_readable_in_the_end_callback() -> None:
     seen: list[Any] = []
     add_global_callback(
-        RecordFunctionCallback(None, lambda fn, context: seen.append((fn.outputs(), fn.num_outputs()))).needs_outputs(True)
+        RecordFunctionCallback(
+            None, lambda fn, context: seen.append((fn.outputs(), fn.num_outputs()))
+        ).needs_outputs(True)
     )
     with RecordFunction() as range_:
         range_.before("add", [1, 2])
@@ -236,11 +255,22 @@ def test_sequence_number_debug_handle_and_forward_thread_are_readable() -> None:
 
 
 def test_a_schema_gives_name_operator_name_and_counts_and_a_name_the_name_alone() -> None:
-    seen = observe(lambda fn: (fn.name(), fn.operator_name(), fn.operator_schema(), fn.num_inputs(), fn.num_outputs()))
+    seen = observe(
+        lambda fn: (
+            fn.name(),
+            fn.operator_name(),
+            fn.operator_schema(),
+            fn.num_inputs(),
+            fn.num_outputs(),
+        )
+    )
     for given in (SCHEMA, "add"):
         with RecordFunction() as range_:
             range_.before(given, [1])
-    assert seen == [("aten::add", OperatorName("aten::add", "Tensor"), SCHEMA, 3, 1), ("add", None, None, 1, 0)]
+    assert seen == [
+        ("aten::add", OperatorName("aten::add", "Tensor"), SCHEMA, 3, 1),
+        ("add", None, None, 1, 0),
+    ]
 
 
 def test_after_the_end_accessors_say_nothing_useful_and_hold_nothing() -> None:
@@ -292,13 +322,17 @@ def test_the_thread_id_is_that_of_the_thread_that_began_it() -> None:
     range_ = RecordFunction()
     range_.before("add")
     ids: list[int] = []
-    add_global_callback(RecordFunctionCallback(None, lambda fn, context: ids.append(fn.thread_id())))
+    add_global_callback(
+        RecordFunctionCallback(None, lambda fn, context: ids.append(fn.thread_id()))
+    )
     in_thread(range_.end)
     assert seen == [RecordFunction.current_thread_id()]
 
 
 def test_asynchronous_and_out_variant_and_collective_are_readable() -> None:
-    seen = observe(lambda fn: (fn.is_async(), fn.is_static_runtime_out_variant(), fn.is_nccl_meta()))
+    seen = observe(
+        lambda fn: (fn.is_async(), fn.is_static_runtime_out_variant(), fn.is_nccl_meta())
+    )
     with RecordFunction() as range_:
         range_._set_async()
         range_._set_static_runtime_out_variant()
@@ -312,10 +346,16 @@ def test_asynchronous_and_out_variant_and_collective_are_readable() -> None:
     ("begin", "scope"),
     [
         (lambda: helpers.record_function_with_inputs("add", [1]), FUNCTION),
-        (lambda: helpers.record_function_with_scope(RecordScope.CUSTOM_CLASS, "add", [1]), RecordScope.CUSTOM_CLASS),
+        (
+            lambda: helpers.record_function_with_scope(RecordScope.CUSTOM_CLASS, "add", [1]),
+            RecordScope.CUSTOM_CLASS,
+        ),
         (lambda: helpers.record_torchscript_function("add", [1]), RecordScope.TORCHSCRIPT_FUNCTION),
         (lambda: helpers.record_user_scope("add", [1]), USER),
-        (lambda: helpers.record_edge_scope_with_debug_handle_and_inputs("add", -1, [1]), RecordScope.LITE_INTERPRETER),
+        (
+            lambda: helpers.record_edge_scope_with_debug_handle_and_inputs("add", -1, [1]),
+            RecordScope.LITE_INTERPRETER,
+        ),
     ],
 )
 def test_helpers_begin_a_range_of_their_scope_with_inputs(begin: Any, scope: RecordScope) -> None:
@@ -335,7 +375,11 @@ def test_helpers_take_sequence_number_and_debug_handle() -> None:
 @pytest.mark.parametrize("needed", [True, False])
 def test_helpers_pass_outputs_where_they_are_needed(needed: bool) -> None:
     seen: list[Any] = []
-    add_global_callback(RecordFunctionCallback(None, lambda fn, context: seen.append(list(fn.outputs()))).needs_outputs(needed))
+    add_global_callback(
+        RecordFunctionCallback(
+            None, lambda fn, context: seen.append(list(fn.outputs()))
+        ).needs_outputs(needed)
+    )
     helpers.record_function_with_inputs_outputs("add", [1], [2]).end()
     helpers.record_function_with_scope_inputs_outputs(USER, "add", [1], [3]).end()
     with helpers.record_user_scope("add") as range_:

@@ -46,7 +46,9 @@ def sampled(probability: float) -> RecordFunctionCallback:
     ("probability", "calls"),
     [(0.0, 1000), (1e-3, 200_000), (0.01, 10**5), (0.1, 10**5), (0.5, 10**5), (1.0, 10**4)],
 )
-def test_the_rate_over_many_calls_is_within_five_standard_deviations(probability: float, calls: int) -> None:
+def test_the_rate_over_many_calls_is_within_five_standard_deviations(
+    probability: float, calls: int
+) -> None:
     set_record_function_seed_for_testing(20_240_229)
     add_global_callback(sampled(probability))
     deviation = math.sqrt(calls * probability * (1 - probability))
@@ -93,29 +95,45 @@ def test_an_improbable_callback_draws_once_for_many_calls(monkeypatch: pytest.Mo
     assert len(draws) == runs + 1
 
 
-def test_a_callback_is_sampled_on_where_a_draw_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callback_is_sampled_on_where_a_draw_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     add_global_callback(sampled(0.5))
     count_runs(1)
     with monkeypatch.context() as patched:
-        patched.setattr("otel_recfn.callbacks.callback.tries_until_run", Mock(side_effect=KeyboardInterrupt))
+        patched.setattr(
+            "otel_recfn.callbacks.callback.tries_until_run", Mock(side_effect=KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             count_runs(1_000)
     assert abs(count_runs(10_000) - 5_000) <= 5 * 50
 
 
 @pytest.mark.parametrize("kinds", ["first, then the other", "the other, then the first"])
-def test_the_rate_is_right_with_ranges_of_signal_handlers_wherever_they_interrupt(runtime: Recorder, kinds: str) -> None:
+def test_the_rate_is_right_with_ranges_of_signal_handlers_wherever_they_interrupt(
+    runtime: Recorder, kinds: str
+) -> None:
     """A handler runs between any two lines of the sampling, and has two ranges."""
     seen: list[str] = []
     for probability in (0.3, 0.05):
-        add_global_callback(RecordFunctionCallback(lambda fn: seen.append(fn.name())).sampling_prob(probability).scopes({USER}))
+        add_global_callback(
+            RecordFunctionCallback(lambda fn: seen.append(fn.name()))
+            .sampling_prob(probability)
+            .scopes({USER})
+        )
     set_record_function_seed_for_testing(5)
-    in_order = (run_other, record_function_range) if kinds.startswith("first") else (record_function_range, run_other)
+    in_order = (
+        (run_other, record_function_range)
+        if kinds.startswith("first")
+        else (record_function_range, run_other)
+    )
     until_interrupted, begun = 0, 0
 
     def at_line(frame: FrameType, _event: str, _argument: Any) -> Any:
         nonlocal begun, until_interrupted
-        if not frame.f_code.co_filename.endswith(("callbacks/callback.py", "callbacks/registry.py")):
+        if not frame.f_code.co_filename.endswith(
+            ("callbacks/callback.py", "callbacks/registry.py")
+        ):
             return None
         until_interrupted -= 1
         if until_interrupted == 0 and not current().in_callback:
@@ -165,7 +183,9 @@ def test_tries_are_at_least_one_for_every_probability(probability: float) -> Non
     assert all(tries_until_run(generator, probability) >= 1 for _ in range(1_000))
 
 
-KINDS = st.lists(st.sampled_from(["record_function", "RecordFunction", "other scope"]), max_size=400)
+KINDS = st.lists(
+    st.sampled_from(["record_function", "RecordFunction", "other scope"]), max_size=400
+)
 
 
 @examples(60)
@@ -175,9 +195,13 @@ def test_ranges_of_record_function_and_others_of_their_scope_are_drawn_from_toge
 ) -> None:
     """Whichever kind a range is, the same ones are sampled, although some are left to the recorder without asking."""
     seen: list[str] = []
-    handle = add_global_callback(RecordFunctionCallback(lambda fn: seen.append(fn.name())).sampling_prob(0.2).scopes({USER}))
+    handle = add_global_callback(
+        RecordFunctionCallback(lambda fn: seen.append(fn.name())).sampling_prob(0.2).scopes({USER})
+    )
     drawn = iter(draws(seed, len(kinds)))
-    expected = [str(number) for number, kind in enumerate(kinds) if kind != "other scope" and next(drawn)]
+    expected = [
+        str(number) for number, kind in enumerate(kinds) if kind != "other scope" and next(drawn)
+    ]
     set_record_function_seed_for_testing(seed)
     for number, kind in enumerate(kinds):
         if kind == "record_function":
@@ -196,7 +220,9 @@ def draws(seed: int, ranges: int) -> list[bool]:
 
 
 @pytest.mark.parametrize("added_by_this_thread", [True, False])
-def test_a_callback_that_comes_while_none_was_due_sees_the_next_range(runtime: Recorder, added_by_this_thread: bool) -> None:
+def test_a_callback_that_comes_while_none_was_due_sees_the_next_range(
+    runtime: Recorder, added_by_this_thread: bool
+) -> None:
     notes = Notes()
     add_global_callback(sampled(0.0))
     with _native.record_function("unseen"):
@@ -210,7 +236,9 @@ def test_a_callback_that_comes_while_none_was_due_sees_the_next_range(runtime: R
     assert notes == pairs("seen")
 
 
-def test_ranges_that_a_callback_begins_take_part_in_the_draw_and_run_no_callbacks(runtime: Recorder) -> None:
+def test_ranges_that_a_callback_begins_take_part_in_the_draw_and_run_no_callbacks(
+    runtime: Recorder,
+) -> None:
     seen: list[str] = []
 
     def start(fn: RecordFunction) -> None:
@@ -219,7 +247,9 @@ def test_ranges_that_a_callback_begins_take_part_in_the_draw_and_run_no_callback
                 pass
 
     add_global_callback(RecordFunctionCallback(start).scopes({FUNCTION}))
-    add_global_callback(RecordFunctionCallback(lambda fn: seen.append(fn.name())).sampling_prob(0.3).scopes({USER}))
+    add_global_callback(
+        RecordFunctionCallback(lambda fn: seen.append(fn.name())).sampling_prob(0.3).scopes({USER})
+    )
     drawn = draws(11, 11 * 100)
     set_record_function_seed_for_testing(11)
     for number in range(100):

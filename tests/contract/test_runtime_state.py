@@ -41,7 +41,9 @@ def test_the_tls_of_a_thread_can_be_read_and_set(notes: Notes) -> None:
     handle = add_thread_local_callback(notes.callback())
     disable_callback(handle)
     tls = get_record_function_tls()
-    assert [(entry.handle, entry.enabled) for entry in tls.sorted_tls_callbacks] == [(handle, False)]
+    assert [(entry.handle, entry.enabled) for entry in tls.sorted_tls_callbacks] == [
+        (handle, False)
+    ]
     assert tls.tls_record_function_enabled
     set_record_function_tls(RecordFunctionTLS())
     reenable_callback(handle)  # not here any more
@@ -89,9 +91,15 @@ def test_a_callback_that_failed_is_not_installed_again() -> None:
 
 @examples(15)
 @given(
-    scripts=st.lists(st.lists(st.sampled_from(["add", "remove", "disable", "reenable"]), max_size=30), min_size=2, max_size=4)
+    scripts=st.lists(
+        st.lists(st.sampled_from(["add", "remove", "disable", "reenable"]), max_size=30),
+        min_size=2,
+        max_size=4,
+    )
 )
-def test_the_set_of_callbacks_under_concurrent_changes(runtime: Recorder, scripts: list[list[str]]) -> None:
+def test_the_set_of_callbacks_under_concurrent_changes(
+    runtime: Recorder, scripts: list[list[str]]
+) -> None:
     started, stop = threading.Barrier(len(scripts) + 1, timeout=PATIENCE_S), threading.Event()
     starts: dict[int, int] = {}
     kept: list[dict[int, bool]] = [{} for _ in scripts]
@@ -125,7 +133,9 @@ def test_the_set_of_callbacks_under_concurrent_changes(runtime: Recorder, script
             if handles != sorted(set(handles)):
                 broken.append(f"out of order: {handles}")
 
-    threads = [threading.Thread(target=change, args=each) for each in zip(kept, scripts, strict=True)]
+    threads = [
+        threading.Thread(target=change, args=each) for each in zip(kept, scripts, strict=True)
+    ]
     observer = threading.Thread(target=observe)
     for thread in (*threads, observer):
         thread.start()
@@ -139,4 +149,6 @@ def test_the_set_of_callbacks_under_concurrent_changes(runtime: Recorder, script
         remove_callback(handle)
     assert broken == []
     assert running == sorted(handle for handle, enabled in left.items() if enabled)
-    assert all(difference == 0 for difference in starts.values()), "a start without its end, or the other way around"
+    assert all(difference == 0 for difference in starts.values()), (
+        "a start without its end, or the other way around"
+    )

@@ -36,7 +36,9 @@ def ranges(recorder: Recorder, *names: str, scope: RecordScope = USER) -> None:
         _native.end(_native.begin(name, scope, EventSource.RECORD_FUNCTION))
 
 
-def test_each_capture_sees_what_began_and_ended_while_it_ran(recorder: Recorder, session: Session) -> None:
+def test_each_capture_sees_what_began_and_ended_while_it_ran(
+    recorder: Recorder, session: Session
+) -> None:
     first = Running(session, Selected())
     ranges(recorder, "before")
     second = Running(session, Selected())
@@ -79,7 +81,9 @@ def test_a_range_that_is_open_when_a_capture_ends_is_partial_there_and_whole_els
     assert partial.end_ns <= whole.end_ns
 
 
-def test_a_range_that_was_open_when_a_capture_began_is_not_in_it(recorder: Recorder, session: Session) -> None:
+def test_a_range_that_was_open_when_a_capture_began_is_not_in_it(
+    recorder: Recorder, session: Session
+) -> None:
     first = Running(session, Selected())
     outer = _native.begin("outer", USER, EventSource.RECORD_FUNCTION)
     second = Running(session, Selected())
@@ -126,7 +130,10 @@ def test_a_capture_that_lost_nothing_is_not_told_of_what_an_earlier_one_lost(
     recorder: Recorder, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     losing = Running(session, Selected())
-    nested = [_native.begin("range", USER, EventSource.RECORD_FUNCTION) for _ in range(LIMITS["MAX_DEPTH"] + 1)]
+    nested = [
+        _native.begin("range", USER, EventSource.RECORD_FUNCTION)
+        for _ in range(LIMITS["MAX_DEPTH"] + 1)
+    ]
     for event_id in reversed(nested):
         _native.end(event_id)
     losing.stop()
@@ -155,7 +162,11 @@ class Slow(InMemorySink):
 
     def __init__(self) -> None:
         super().__init__()
-        self.writing, self.go_on, self.closed = threading.Event(), threading.Event(), threading.Event()
+        self.writing, self.go_on, self.closed = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
         self.closed_within_a_write = False
         self._writes = 0
 
@@ -184,7 +195,9 @@ def in_its_second_write(sink: Slow, recorder: Recorder, session: Session) -> Cap
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_sink_that_is_still_written_to_is_closed_by_its_writer(recorder: Recorder, session: Session, others: int) -> None:
+def test_a_sink_that_is_still_written_to_is_closed_by_its_writer(
+    recorder: Recorder, session: Session, others: int
+) -> None:
     beside = [Running(session, Selected()) for _ in range(others)]
     sink = Slow()
     capture = in_its_second_write(sink, recorder, session)

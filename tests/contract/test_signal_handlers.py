@@ -153,7 +153,10 @@ def test_an_instrumentor_that_a_handler_could_not_switch_is_switched_later(
     try:
         in_next_drain(instrumentor.uninstrument)
         assert instrumentor.flush(PATIENCE_S)
-        assert "otel-recfn is still instrumenting: stop() was called in the middle of flush()" in caplog.text
+        assert (
+            "otel-recfn is still instrumenting: stop() was called in the middle of flush()"
+            in caplog.text
+        )
         assert _native.recording()
         instrumentor.uninstrument()
         assert not _native.recording()

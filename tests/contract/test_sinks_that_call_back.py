@@ -61,16 +61,22 @@ def started(call: Callable[[], object]) -> threading.Thread:
 
 
 @pytest.mark.parametrize("stops", [False, True], ids=["starts", "stops"])
-def test_a_sink_and_another_thread_switch_captures_at_once(recorder: Recorder, session: Session, stops: bool) -> None:
+def test_a_sink_and_another_thread_switch_captures_at_once(
+    recorder: Recorder, session: Session, stops: bool
+) -> None:
     running = Running(session, Selected())
     others: list[threading.Thread] = []
 
     def switch_beside_another_thread() -> None:
-        others.append(started(running.stop if stops else lambda: Running(session, Selected()).stop()))
+        others.append(
+            started(running.stop if stops else lambda: Running(session, Selected()).stop())
+        )
         others[0].join(REACTION_S)
         Running(session, Selected()).stop()
 
-    called = Capture(Selected(), [Calling(switch_beside_another_thread)], buffer_bytes=DEFAULT_BUFFER_BYTES)
+    called = Capture(
+        Selected(), [Calling(switch_beside_another_thread)], buffer_bytes=DEFAULT_BUFFER_BYTES
+    )
 
     def program() -> None:
         session.start(called)
@@ -147,6 +153,8 @@ def test_one_that_ends_between_a_drain_and_its_delivery_has_what_was_drained(
     session.stop(switching, PATIENCE_S)
     ending.stop()
     both = [[event.name for event in sink.events()], ending.names()]
-    assert both == ([["drained"], ["drained", "later"]] if own else [["drained", "later"], ["drained"]])
+    assert both == (
+        [["drained"], ["drained", "later"]] if own else [["drained", "later"], ["drained"]]
+    )
     assert beside.pop().stop().names() == ["later"]
     assert [other.stop().names() for other in beside] == [["drained", "later"]] * others

@@ -99,7 +99,9 @@ def late_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     sys.modules.pop(name, None)
 
 
-def test_it_is_enabled_while_a_capture_asks_for_its_rows(recorder: Recorder, session_of: Sessions) -> None:
+def test_it_is_enabled_while_a_capture_asks_for_its_rows(
+    recorder: Recorder, session_of: Sessions
+) -> None:
     ticks = Ticks(recorder)
     session = session_of(ticks)
     without = Running(session, Selected())
@@ -112,13 +114,18 @@ def test_it_is_enabled_while_a_capture_asks_for_its_rows(recorder: Recorder, ses
     assert (without.stop().names(), asking.names()) == ([], ["tick"])
 
 
-def test_it_is_told_what_the_captures_want_together_whenever_that_changes(recorder: Recorder, session_of: Sessions) -> None:
+def test_it_is_told_what_the_captures_want_together_whenever_that_changes(
+    recorder: Recorder, session_of: Sessions
+) -> None:
     ticks = Ticks(recorder)
     session = session_of(ticks)
     first = Running(session, Selected(FUNCTION, Extra.SHAPES, WITH_MODULES))
     second = Running(session, Selected(USER, Extra.STACK, profiler=3))
     first_alone = Wanted(FUNCTION, Extra.SHAPES, WITH_MODULES)
-    assert ticks.told == [first_alone, Wanted(FUNCTION | USER, Extra.SHAPES | Extra.STACK, WITH_MODULES, profilers=True)]
+    assert ticks.told == [
+        first_alone,
+        Wanted(FUNCTION | USER, Extra.SHAPES | Extra.STACK, WITH_MODULES, profilers=True),
+    ]
     third = Running(session, Selected(USER))
     third.stop()
     assert len(ticks.told) == 2  # the same
@@ -127,7 +134,9 @@ def test_it_is_told_what_the_captures_want_together_whenever_that_changes(record
     assert ticks.told[2:] == [first_alone, None]
 
 
-def test_one_that_needs_a_module_waits_for_its_import(recorder: Recorder, session_of: Sessions, late_module: str) -> None:
+def test_one_that_needs_a_module_waits_for_its_import(
+    recorder: Recorder, session_of: Sessions, late_module: str
+) -> None:
     waits, ready = Ticks(recorder, "waits", late_module), Ticks(recorder, "ready")
     session = session_of(waits, ready)
     gone = Running(session, Selected(sources=WITH_MODULES)).stop()
@@ -153,10 +162,14 @@ def test_one_that_fails_is_disabled_and_told_once_and_the_others_go_on(
         other.tick()
         assert running.stop().names() == ["tick"]
     assert not broken.enabled
-    assert caplog.text.count("the source 'broken' failed and is used no more; the others go on") == 1
+    assert (
+        caplog.text.count("the source 'broken' failed and is used no more; the others go on") == 1
+    )
 
 
-def test_nobody_who_forks_waits_while_one_is_prepared(recorder: Recorder, session_of: Sessions) -> None:
+def test_nobody_who_forks_waits_while_one_is_prepared(
+    recorder: Recorder, session_of: Sessions
+) -> None:
     preparing, go_on = threading.Event(), threading.Event()
 
     class Slow(Ticks):

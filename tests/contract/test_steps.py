@@ -56,14 +56,23 @@ def test_steps_without_a_number_are_counted_by_name(alone: Running) -> None:
         with step(name):
             pass
     rows = alone.stop().sink.events()
-    assert [(row.name, row.step_number) for row in rows] == [(first, 0), (first, 1), (second, 0), (first, 2)]
+    assert [(row.name, row.step_number) for row in rows] == [
+        (first, 0),
+        (first, 1),
+        (second, 0),
+        (first, 2),
+    ]
 
 
 def test_a_step_is_a_child_of_the_current_span_or_range(program: Program) -> None:
     with program.tracer.start_as_current_span("epoch"):
         with program.step("train", 0), program.record_function("mm"):
             pass
-        with program.record_function("validate"), program.step("evaluate", 0), program.record_function("mm"):
+        with (
+            program.record_function("validate"),
+            program.step("evaluate", 0),
+            program.record_function("mm"),
+        ):
             pass
     assert program.paths() == [
         "epoch",
@@ -75,7 +84,9 @@ def test_a_step_is_a_child_of_the_current_span_or_range(program: Program) -> Non
     ]
 
 
-def test_every_step_without_a_span_around_is_a_trace_of_its_own_however_many_there_are(program: Program) -> None:
+def test_every_step_without_a_span_around_is_a_trace_of_its_own_however_many_there_are(
+    program: Program,
+) -> None:
     for number in range(150):
         with program.step("decode", number), program.record_function("mm"):
             pass
@@ -105,7 +116,11 @@ def test_a_step_is_the_current_span(program: Program) -> None:
 
 
 def test_an_exception_marks_the_span_and_the_range(program: Program) -> None:
-    with pytest.raises(ValueError, match="no"), program.step("train", 0), program.record_function("mm"):
+    with (
+        pytest.raises(ValueError, match="no"),
+        program.step("train", 0),
+        program.record_function("mm"),
+    ):
         raise ValueError("no")
     spans = {span.name: span for span in program.spans()}
     assert spans["train"].status.status_code == trace.StatusCode.ERROR
@@ -135,7 +150,9 @@ def test_steps_of_tasks_that_take_turns(program: Program) -> None:
 
     asyncio.run(main())
     each = ("", "/in thread", "/shared:7", "/shared:7/mm")
-    assert program.paths() == sorted(f"decode:{number}{below}" for number in range(3) for below in each)
+    assert program.paths() == sorted(
+        f"decode:{number}{below}" for number in range(3) for below in each
+    )
     rows = [row for row in program.rows.events() if row.name == "decode"]
     assert all(row.flags & EventFlag.ASYNC for row in rows)
 
@@ -151,8 +168,20 @@ def test_as_a_decorator(program: Program) -> None:
         async with program.record_function("mm"):
             return 1
 
-    assert (train(2.0), train(loss=3.0), asyncio.run(decode()), train.__name__) == (2.0, 3.0, 1, "train")
-    paths = ["of coroutines:6", "of coroutines:6/mm", "train:5", "train:5", "train:5/mm", "train:5/mm"]
+    assert (train(2.0), train(loss=3.0), asyncio.run(decode()), train.__name__) == (
+        2.0,
+        3.0,
+        1,
+        "train",
+    )
+    paths = [
+        "of coroutines:6",
+        "of coroutines:6/mm",
+        "train:5",
+        "train:5",
+        "train:5/mm",
+        "train:5/mm",
+    ]
     assert program.paths() == paths
 
 

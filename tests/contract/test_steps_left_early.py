@@ -48,7 +48,11 @@ async def async_stream(program: Program, name: str = "decode") -> AsyncIterator[
 
 def go_on(program: Program) -> None:
     """What a request does after it has left the stream."""
-    with program.record_function("after"), program.tracer.start_as_current_span("query"), program.record_function("mm"):
+    with (
+        program.record_function("after"),
+        program.tracer.start_as_current_span("query"),
+        program.record_function("mm"),
+    ):
         pass
 
 
@@ -68,7 +72,9 @@ def in_another_thread(generator: Any) -> None:
 
 @pytest.mark.parametrize("make", [stream, stream_with_a_step_around])
 @pytest.mark.parametrize("leave", [in_another_context, in_another_thread, Generator.close])
-def test_a_generator_that_is_closed(program: Program, make: Any, leave: Callable[[Any], None]) -> None:
+def test_a_generator_that_is_closed(
+    program: Program, make: Any, leave: Callable[[Any], None]
+) -> None:
     with program.tracer.start_as_current_span("request") as request:
         generator = make(program)
         next(generator)
@@ -133,14 +139,19 @@ def test_streams_that_are_closed_in_the_order_in_which_they_began(program: Progr
         first, second = stream(program, "first"), stream(program, "second")
         next(first), next(second)
         first.close()
-        assert trace.get_current_span().get_span_context().span_id != request.get_span_context().span_id
+        assert (
+            trace.get_current_span().get_span_context().span_id
+            != request.get_span_context().span_id
+        )
         with program.record_function("in second"):
             pass
         second.close()
         assert trace.get_current_span() is request
         go_on(program)
     paths = program.paths()
-    assert [path.rpartition("/")[0].rpartition("/")[2] for path in paths if path.endswith("in second")] == ["token"]
+    assert [
+        path.rpartition("/")[0].rpartition("/")[2] for path in paths if path.endswith("in second")
+    ] == ["token"]
     assert set(IN_THE_REQUEST) < set(paths)
 
 

@@ -40,7 +40,11 @@ class Began:
 
     @property
     def span_id(self) -> int:
-        return self.span.get_span_context().span_id if self.span is not None else span_id(self.event_id)
+        return (
+            self.span.get_span_context().span_id
+            if self.span is not None
+            else span_id(self.event_id)
+        )
 
 
 @dataclass(eq=False)
@@ -154,7 +158,9 @@ def _on_thread(worker: Worker, context: contextvars.Context) -> Callable[[Callab
     return lambda step: worker.call(context.run, step)
 
 
-def _in_greenlet(worker: Worker, context: contextvars.Context) -> Callable[[Callable[[], Any]], Any]:
+def _in_greenlet(
+    worker: Worker, context: contextvars.Context
+) -> Callable[[Callable[[], Any]], Any]:
     """A greenlet that takes one step at each switch, its context being entered all the while."""
 
     def work(step: Callable[[], Any]) -> None:
@@ -216,19 +222,31 @@ def take(program: Program, step: str, one: int, other: int) -> None:
     elif step.startswith("close") and task.attached:
         program.close_span(task, -1 if step == "close last" else other % len(task.attached))
     elif step in ("task", "greenlet"):
-        program.launch(task, program.workers[other % len(program.workers)], in_greenlet=step == "greenlet")
+        program.launch(
+            task, program.workers[other % len(program.workers)], in_greenlet=step == "greenlet"
+        )
     elif step == "drain":
         program.capture.drain()
 
 
-DETACHED_OUT_OF_ORDER = ["begin async", "begin", "open span", "open span", "close span", "begin", "open span"]
+DETACHED_OUT_OF_ORDER = [
+    "begin async",
+    "begin",
+    "open span",
+    "open span",
+    "close span",
+    "begin",
+    "open span",
+]
 """The task's newest entry is a span that isn't current any more, and what began last lies in a range that lies in another."""
 
 
 @examples(150)
 @given(steps=STEPS)
 @example(steps=[(step, 0, 0) for step in DETACHED_OUT_OF_ORDER])
-def test_whatever_tasks_threads_and_greenlets_do(watched: Recorder, steps: list[tuple[str, int, int]]) -> None:
+def test_whatever_tasks_threads_and_greenlets_do(
+    watched: Recorder, steps: list[tuple[str, int, int]]
+) -> None:
     reset_recording(watched)
     with workers_of(2) as workers:
         program = Program(Capture(watched), workers)

@@ -76,7 +76,9 @@ def test_ranges_travel_between_threads_while_another_drains(recorder: Recorder) 
 
     drainer = threading.Thread(target=drain)
     drainer.start()
-    run_threads([lambda at=at: work(mailboxes[at], mailboxes[(at + 1) % count]) for at in range(count)])
+    run_threads(
+        [lambda at=at: work(mailboxes[at], mailboxes[(at + 1) % count]) for at in range(count)]
+    )
     done.set()
     drainer.join(PATIENCE_S)
     capture.finish()
@@ -126,7 +128,10 @@ def test_threads_that_ended_are_freed(capture: Capture) -> None:
 
 
 def test_a_thread_has_one_logical_id(capture: Capture, workers: list[Worker]) -> None:
-    ids = [_native.current_thread_id(), *(worker.call(_native.current_thread_id) for worker in workers)]
+    ids = [
+        _native.current_thread_id(),
+        *(worker.call(_native.current_thread_id) for worker in workers),
+    ]
     assert len(set(ids)) == len(ids)
     assert _native.current_thread_id() == ids[0]
     capture.end(capture.begin())
@@ -150,7 +155,9 @@ def test_stacks_are_recorded_where_they_are_asked_for(recorder: Recorder) -> Non
     recorder.stop()
     with_stack, begun, backward, without = events(recorder.drain(close_open=True))
     assert with_stack.stack.splitlines()[0] == f"{__file__}({line}): innermost"
-    assert with_stack.stack.splitlines()[1].endswith("test_stacks_are_recorded_where_they_are_asked_for")
+    assert with_stack.stack.splitlines()[1].endswith(
+        "test_stacks_are_recorded_where_they_are_asked_for"
+    )
     assert begun.stack.splitlines()[0].endswith("test_stacks_are_recorded_where_they_are_asked_for")
     assert (backward.stack, without.stack) == ("", "")
 
@@ -174,4 +181,6 @@ def test_what_does_not_fit_of_a_stack_is_the_outermost(recorder: Recorder) -> No
     """Not the long lines: a stack with holes would show calls that weren't made."""
     file = "x" * 1000 + ".py"
     line = f"{file}(2): deeper"
-    assert stack_below(recorder, 300, file) == [line] * (LIMITS["MAX_STACK_BYTES"] // (len(line) + 1))
+    assert stack_below(recorder, 300, file) == [line] * (
+        LIMITS["MAX_STACK_BYTES"] // (len(line) + 1)
+    )

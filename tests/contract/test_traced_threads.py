@@ -48,7 +48,11 @@ class Blocked:
     """A thread that waits from before tracing begins until it is told to go on."""
 
     def __init__(self) -> None:
-        self._at_rest, self._go_on, self.done = threading.Event(), threading.Lock(), threading.Event()
+        self._at_rest, self._go_on, self.done = (
+            threading.Event(),
+            threading.Lock(),
+            threading.Event(),
+        )
         self._go_on.acquire()
         self._thread = threading.Thread(target=self.runs, name="blocked")
 
@@ -97,7 +101,13 @@ def calls_in(rows: list[Event], thread: str) -> list[Event]:
 
 def check_stack(calls: list[Event]) -> None:
     """It stands in each other, from before the first call of the program on."""
-    assert [short(call) for call in calls] == ["_bootstrap", "_bootstrap_inner", "run", "runs", "waits"]
+    assert [short(call) for call in calls] == [
+        "_bootstrap",
+        "_bootstrap_inner",
+        "run",
+        "runs",
+        "waits",
+    ]
     assert [call.parent for call in calls] == [0, *[call.event_id for call in calls[:-1]]]
     assert [call.caller for call in calls] == [0, *[call.event_id for call in calls[:-1]]]
 
@@ -106,7 +116,9 @@ def marked() -> None:
     """Its begin is a moment."""
 
 
-def test_a_thread_that_is_blocked_all_the_time_has_its_stack_from_the_start(traced: Traced, blocked: Blocked) -> None:
+def test_a_thread_that_is_blocked_all_the_time_has_its_stack_from_the_start(
+    traced: Traced, blocked: Blocked
+) -> None:
     rows = traced.run(marked)
     calls = calls_in(rows, "blocked")
     check_stack(calls)
@@ -116,7 +128,9 @@ def test_a_thread_that_is_blocked_all_the_time_has_its_stack_from_the_start(trac
     check_laws(sorted(rows, key=lambda row: (row.end_ns, -row.event_id)))
 
 
-def test_a_thread_that_is_blocked_at_the_start_goes_on_in_its_stack(traced: Traced, blocked: Blocked) -> None:
+def test_a_thread_that_is_blocked_at_the_start_goes_on_in_its_stack(
+    traced: Traced, blocked: Blocked
+) -> None:
     rows = traced.run(lambda: (marked(), blocked.go_on()))
     calls = calls_in(rows, "blocked")
     check_stack(calls[:5])

@@ -42,7 +42,11 @@ class SampledAlone:
     """A session whose only capture wants what becomes a span."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.recorder, self.session, self.range = recorder, Session(recorder), _native.record_function
+        self.recorder, self.session, self.range = (
+            recorder,
+            Session(recorder),
+            _native.record_function,
+        )
         self._before = recorder.counters()
         self.start()
 
@@ -115,7 +119,9 @@ def test_a_sink_that_wants_it_from_now_on(alone: SampledAlone) -> None:
 
 
 @pytest.mark.parametrize("drained", [False, True])
-def test_a_forked_child_whose_sinks_want_all_has_it_from_its_first_range_on(alone: SampledAlone, drained: bool) -> None:
+def test_a_forked_child_whose_sinks_want_all_has_it_from_its_first_range_on(
+    alone: SampledAlone, drained: bool
+) -> None:
     alone.stop()
     alone.start(SampledHere())
 
@@ -135,7 +141,9 @@ def test_a_forked_child_whose_sinks_want_all_has_it_from_its_first_range_on(alon
 Node: TypeAlias = "tuple[str, list[Any]]"
 nodes: st.SearchStrategy[list[Node]] = st.recursive(
     st.just([]),
-    lambda inner: st.lists(st.tuples(st.sampled_from(["range", "by id", "sampled", "unsampled"]), inner), max_size=3),
+    lambda inner: st.lists(
+        st.tuples(st.sampled_from(["range", "by id", "sampled", "unsampled"]), inner), max_size=3
+    ),
     max_leaves=20,
 )
 

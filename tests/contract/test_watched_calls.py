@@ -51,7 +51,9 @@ class Watched:
 @pytest.fixture
 def watched() -> Iterator[Watched]:
     watch = Watched()
-    functions = (Base.__call__, Base.handed_on) if sys.version_info[:2] == (3, 11) else (Base.__call__,)
+    functions = (
+        (Base.__call__, Base.handed_on) if sys.version_info[:2] == (3, 11) else (Base.__call__,)
+    )
     native.watch_calls(functions, watch.enter, watch.leave)
     native.set_frame_observer(watch.set_observer)
     yield watch
@@ -78,7 +80,9 @@ def test_a_call_is_told_once(watched: Watched, kind: type, call: str) -> None:
         assert watched.told == [("enter", one), ("leave", 1, None)]
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), GeneratorExit(), StopIteration(3)])
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), KeyboardInterrupt(), GeneratorExit(), StopIteration(3)]
+)
 def test_an_exception(watched: Watched, error: BaseException) -> None:
     with pytest.raises(type(error)) as raised:
         Base()(error)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 
-def assert_same_in_each_thread(ours: Mapping[int, Sequence[object]], theirs: Mapping[int, Sequence[object]]) -> None:
+def assert_same_in_each_thread(
+    ours: Mapping[int, Sequence[object]], theirs: Mapping[int, Sequence[object]]
+) -> None:
     """The same threads, with the same events in the same order. What differs first is what fails."""
     assert set(ours) == set(theirs)
     for thread, events in ours.items():

@@ -155,7 +155,9 @@ def compiled(function: Function, *arguments: Any, fullgraph: bool = True) -> Com
     found = Compiled()
 
     def backend(module: Any, _examples: Any) -> Any:
-        found.graphs.append([str(node.target) for node in module.graph.nodes if node.op.startswith("call")])
+        found.graphs.append(
+            [str(node.target) for node in module.graph.nodes if node.op.startswith("call")]
+        )
         return module.forward
 
     torch._dynamo.reset()
@@ -170,8 +172,12 @@ VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")
 X = torch.ones(2, 2)
 USER_SCOPE = RecordScope.USER_SCOPE
 CAPTURE = "capture_profiler_record_function"
-captures = pytest.mark.skipif(not hasattr(torch._dynamo.config, CAPTURE), reason="this PyTorch keeps ranges out of graphs")
-every_form = pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in FORMS.items()])
+captures = pytest.mark.skipif(
+    not hasattr(torch._dynamo.config, CAPTURE), reason="this PyTorch keeps ranges out of graphs"
+)
+every_form = pytest.mark.parametrize(
+    "make", [pytest.param(make, id=name) for name, make in FORMS.items()]
+)
 
 
 def is_whole(found: Compiled) -> bool:
@@ -182,5 +188,9 @@ def is_whole(found: Compiled) -> bool:
 
 def names(events: list[Event]) -> list[str]:
     """Of the ranges that the program made. PyTorch 2.4 announces the phases of compilations itself."""
-    made = [event for event in events if event.scope == RecordScope.USER_SCOPE and event.source != EventSource.COMPILATION]
+    made = [
+        event
+        for event in events
+        if event.scope == RecordScope.USER_SCOPE and event.source != EventSource.COMPILATION
+    ]
     return [event.name for event in made if "dynamo_timed" not in event.name]

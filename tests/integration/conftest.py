@@ -116,7 +116,9 @@ def traces() -> Iterator[Traces]:
 
 
 Run: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
-Start: TypeAlias = "Callable[[Path, tuple[str, ...], dict[str, str]], subprocess.CompletedProcess[str]]"
+Start: TypeAlias = (
+    "Callable[[Path, tuple[str, ...], dict[str, str]], subprocess.CompletedProcess[str]]"
+)
 
 
 @pytest.fixture
@@ -131,23 +133,31 @@ def run_program(tmp_path: Path) -> Run:
 @pytest.fixture(scope="session")
 def run_by() -> Callable[..., Run]:
     """The same for a directory and a command that are given."""
-    return lambda directory, *interpreter: partial(run_in, directory, partial(started, interpreter=interpreter))
+    return lambda directory, *interpreter: partial(
+        run_in, directory, partial(started, interpreter=interpreter)
+    )
 
 
 @pytest.fixture
 def run_prepared(tmp_path: Path) -> Callable[[PreparedPrograms], Run]:
     """The same for a program whose first imports are done already."""
-    return lambda programs: partial(run_in, tmp_path, partial(programs.run, timeout_s=PROGRAM_SECONDS))
+    return lambda programs: partial(
+        run_in, tmp_path, partial(programs.run, timeout_s=PROGRAM_SECONDS)
+    )
 
 
 @pytest.fixture
-def run_with_torch(run_prepared: Callable[[PreparedPrograms], Run], with_torch: PreparedPrograms) -> Run:
+def run_with_torch(
+    run_prepared: Callable[[PreparedPrograms], Run], with_torch: PreparedPrograms
+) -> Run:
     """The same for a program that begins with `import torch`."""
     return run_prepared(with_torch)
 
 
 @pytest.fixture
-def run_with_dynamo(run_prepared: Callable[[PreparedPrograms], Run], with_dynamo: PreparedPrograms) -> Run:
+def run_with_dynamo(
+    run_prepared: Callable[[PreparedPrograms], Run], with_dynamo: PreparedPrograms
+) -> Run:
     """The same for a program that begins with `import torch, torch._dynamo`."""
     return run_prepared(with_dynamo)
 
@@ -157,18 +167,33 @@ def run_in(
 ) -> subprocess.CompletedProcess[str]:
     script = directory / "program.py"
     script.write_text(program)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_") or name == "OTEL_RECFN_CACHE_DIR"}
-    done = start(script, arguments, {**kept, "PYTHONPATH": f"{SOURCE}{os.pathsep}{HELPERS}", **environment})
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("OTEL_") or name == "OTEL_RECFN_CACHE_DIR"
+    }
+    done = start(
+        script, arguments, {**kept, "PYTHONPATH": f"{SOURCE}{os.pathsep}{HELPERS}", **environment}
+    )
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 
 
 def started(
-    script: Path, arguments: tuple[str, ...], environment: dict[str, str], interpreter: tuple[str, ...] = (sys.executable,)
+    script: Path,
+    arguments: tuple[str, ...],
+    environment: dict[str, str],
+    interpreter: tuple[str, ...] = (sys.executable,),
 ) -> subprocess.CompletedProcess[str]:
     command = [*interpreter, str(script), *arguments]
     return subprocess.run(
-        command, env=environment, cwd=script.parent, capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False
+        command,
+        env=environment,
+        cwd=script.parent,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_SECONDS,
+        check=False,
     )
 
 

@@ -16,7 +16,13 @@ from otel_recfn import OtelRecordFunctionInstrumentor
 from timeouts import PATIENCE_S
 
 EVERY_RANGE: dict[str, Any] = dict.fromkeys(
-    ["span_budget", "ordinary_span_budget", "trace_span_budget", "spans_per_second", "roots_per_second"]
+    [
+        "span_budget",
+        "ordinary_span_budget",
+        "trace_span_budget",
+        "spans_per_second",
+        "roots_per_second",
+    ]
 )
 
 
@@ -29,7 +35,12 @@ class Traces:
         settings: others of ``instrument()``.
     """
 
-    def __init__(self, sampler: Sampler | None = None, budgets: Mapping[str, Any] = EVERY_RANGE, **settings: Any) -> None:
+    def __init__(
+        self,
+        sampler: Sampler | None = None,
+        budgets: Mapping[str, Any] = EVERY_RANGE,
+        **settings: Any,
+    ) -> None:
         self.exporter = InMemorySpanExporter()
         self.provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))

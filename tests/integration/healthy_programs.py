@@ -50,7 +50,12 @@ def a_generation() -> None:
 
 def a_convolution_net() -> None:
     model = nn.Sequential(
-        nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 32, 3), nn.Flatten()
+        nn.Conv2d(3, 32, 3),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 32, 3),
+        nn.Flatten(),
     )
     trained(model, [torch.ones(8, 3, 64, 64)] * 4)
 
@@ -66,7 +71,9 @@ def an_evaluation() -> None:
 
 def ranks_of_one() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        dist.init_process_group("gloo", init_method=f"file://{os.path.join(folder, 'store')}", rank=0, world_size=1)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{os.path.join(folder, 'store')}", rank=0, world_size=1
+        )
         try:
             trained(DistributedDataParallel(perceptron()), [torch.ones(256, WIDTH)] * 4)
         finally:

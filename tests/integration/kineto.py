@@ -18,9 +18,15 @@ def profile_of_all_threads(*, shapes: bool = False) -> Any:
         config = _ExperimentalConfig(profile_all_threads=True)
     except TypeError:
         pytest.skip("this torch.profiler looks at one thread alone")
-    return profile(activities=[ProfilerActivity.CPU], record_shapes=shapes, experimental_config=config)
+    return profile(
+        activities=[ProfilerActivity.CPU], record_shapes=shapes, experimental_config=config
+    )
 
 
 def shapes_of(event: Any) -> list[Any]:
     """Of the inputs of a profiler's event, where it was asked for them."""
-    return event.structured_input_shapes() if hasattr(event, "structured_input_shapes") else event.shapes()  # type: ignore[no-any-return]
+    return (
+        event.structured_input_shapes()
+        if hasattr(event, "structured_input_shapes")
+        else event.shapes()
+    )  # type: ignore[no-any-return]

@@ -31,14 +31,24 @@ class PreparedPrograms:
     """
 
     def __init__(self, *modules: str, **environment: str) -> None:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith("OTEL_")
+        }
         command = [sys.executable, __file__, *modules]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=inherited | environment, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=inherited | environment,
+            text=True,
         )
 
     def run(
-        self, script: Path, arguments: tuple[str, ...], environment: dict[str, str], timeout_s: float
+        self,
+        script: Path,
+        arguments: tuple[str, ...],
+        environment: dict[str, str],
+        timeout_s: float,
     ) -> subprocess.CompletedProcess[str]:
         """Run it in its directory; ``environment`` is all that it has.
 
@@ -46,7 +56,12 @@ class PreparedPrograms:
             subprocess.TimeoutExpired: it did not end in time and was killed.
         """
         said = [script.with_name(name) for name in (".stdout", ".stderr")]
-        request = {"script": str(script), "arguments": arguments, "environment": environment, "said": [*map(str, said)]}
+        request = {
+            "script": str(script),
+            "arguments": arguments,
+            "environment": environment,
+            "said": [*map(str, said)],
+        }
         pid = int(self._ask(json.dumps(request)))
         code = self._wait(pid, time.monotonic() + timeout_s)
         texts = [path.read_text(encoding="utf-8") for path in said]
@@ -73,7 +88,9 @@ class PreparedPrograms:
         return self._process.stdout.readline()
 
     def _wait(self, pid: int, deadline: float) -> int | None:
-        ended, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        ended, _, _ = select.select(
+            [self._process.stdout], [], [], max(0.0, deadline - time.monotonic())
+        )
         if ended:
             return int(self._answer())
         os.kill(pid, 9)
@@ -97,7 +114,9 @@ def tell(number: int) -> None:
     os.write(1, b"%d\n" % number)
 
 
-def become(script: str, arguments: list[str], environment: dict[str, str], said: list[str]) -> ModuleType:
+def become(
+    script: str, arguments: list[str], environment: dict[str, str], said: list[str]
+) -> ModuleType:
     """Have what a program has that is started with this command and environment. Returns its module."""
     os.chdir(os.path.dirname(script))
     os.environ.clear()
@@ -107,7 +126,10 @@ def become(script: str, arguments: list[str], environment: dict[str, str], said:
         os.dup2(opened, descriptor)
         os.close(opened)
     sys.argv[:] = [script, *arguments]
-    sys.path[0:1] = [os.path.dirname(script), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[0:1] = [
+        os.path.dirname(script),
+        *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)),
+    ]
     program = ModuleType("__main__")
     program.__file__ = script
     program.__dict__["__builtins__"] = __builtins__

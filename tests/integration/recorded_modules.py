@@ -28,7 +28,9 @@ class Recording:
 
     def events(self, *, close_open: bool = False) -> list[Event]:
         """What closed since the last call, in the order of the begins."""
-        return sorted(self.recorder.drain(close_open=close_open).events(), key=lambda event: event.event_id)
+        return sorted(
+            self.recorder.drain(close_open=close_open).events(), key=lambda event: event.event_id
+        )
 
     def lines(self) -> list[tuple[str, str]]:
         """Name, indented by its depth, and module path."""
@@ -36,5 +38,10 @@ class Recording:
         lines = []
         for event in self.events():
             depth[event.event_id] = depth[event.parent] + 1
-            lines.append(("  " * depth[event.event_id] + event.name.removeprefix("nn.Module: "), event.module))
+            lines.append(
+                (
+                    "  " * depth[event.event_id] + event.name.removeprefix("nn.Module: "),
+                    event.module,
+                )
+            )
         return lines

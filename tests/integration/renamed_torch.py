@@ -17,7 +17,14 @@ import pytest
 from otel_recfn.pytorch import observer_build
 from otel_recfn.pytorch.observer_build import NativeLibrary
 
-QUICK = ("-O0", "-DAT_PER_OPERATOR_HEADERS", "--param", "ggc-min-expand=1000", "--param", "ggc-min-heapsize=2097152")
+QUICK = (
+    "-O0",
+    "-DAT_PER_OPERATOR_HEADERS",
+    "--param",
+    "ggc-min-expand=1000",
+    "--param",
+    "ggc-min-heapsize=2097152",
+)
 """Headers of PyTorch's don't read those of all operators then, which these need not, and GCC looks for no garbage."""
 ENTRIES = re.compile(r"\b(?:recfn_observer_\w+|PyInit_\w+)\b")
 """What a library is entered by."""
@@ -34,10 +41,15 @@ class RenamedBuilds:
         folder: for the files.
     """
 
-    def __init__(self, library: NativeLibrary, torches: Sequence[Sequence[str]], folder: Path) -> None:
+    def __init__(
+        self, library: NativeLibrary, torches: Sequence[Sequence[str]], folder: Path
+    ) -> None:
         self.library, self._folder = library, folder
         sources = observer_build._sources(library)
-        texts = {str(source.relative_to(observer_build.NATIVE)): source.read_text(encoding="utf-8") for source in sources}
+        texts = {
+            str(source.relative_to(observer_build.NATIVE)): source.read_text(encoding="utf-8")
+            for source in sources
+        }
         self._entries = sorted({name for text in texts.values() for name in ENTRIES.findall(text)})
         for number in range(len(torches)):
             self._copy(texts, number)
@@ -49,7 +61,10 @@ class RenamedBuilds:
         """What CXX is for the library with this PyTorch: it compiles nothing, but links what is compiled already."""
         script = self._folder / f"links{number}"
         aliases = shlex.join([_alias(name, f"{name}_{number}") for name in self._entries])
-        compiler, compiled = shlex.join(observer_build.find_compiler()), shlex.quote(str(self._folder / "all.o"))
+        compiler, compiled = (
+            shlex.join(observer_build.find_compiler()),
+            shlex.quote(str(self._folder / "all.o")),
+        )
         script.write_text(
             "#!/bin/sh\nfor argument; do\n  shift\n"
             f'  case $argument in *.cpp) argument={compiled};; esac\n  set -- "$@" "$argument"\ndone\n'
@@ -63,7 +78,9 @@ class RenamedBuilds:
         for name, text in texts.items():
             copy = self._folder / str(number) / name
             copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_text(f"// for PyTorch {number}\n" + OWN_INCLUDE.sub(f'#include "{number}/', text))
+            copy.write_text(
+                f"// for PyTorch {number}\n" + OWN_INCLUDE.sub(f'#include "{number}/', text)
+            )
 
     def _part(self, number: int, words: Sequence[str]) -> str:
         renamed = {name: f"{name}_{number}" for name in ("recfn", *self._entries)}
@@ -89,16 +106,28 @@ class RenamedBuilds:
     @staticmethod
     def _arguments(library: NativeLibrary, output: Path, source: Path) -> list[str]:
         given = observer_build._arguments(observer_build.find_torch(), library, output)
-        return [str(source) if each == str(library.source) else each for each in given if each != "-shared"]
+        return [
+            str(source) if each == str(library.source) else each
+            for each in given
+            if each != "-shared"
+        ]
 
 
 def _includes(texts: Iterable[str]) -> str:
     """What any of them includes that is not ours, Python's headers first."""
     names = {name for text in texts for name in INCLUDE.findall(text)}
-    lines = [f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in sorted(names - {"Python.h"})]
-    first = ["#include <sstream>\n", "#define PY_SSIZE_T_CLEAN\n#include <Python.h>\n" if "Python.h" in names else ""]
+    lines = [
+        f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n"
+        for name in sorted(names - {"Python.h"})
+    ]
+    first = [
+        "#include <sstream>\n",
+        "#define PY_SSIZE_T_CLEAN\n#include <Python.h>\n" if "Python.h" in names else "",
+    ]
     return "".join([*first, *lines])
 
 
 def _alias(name: str, other: str) -> str:
-    return f"-Wl,-alias,_{other},_{name}" if observer_build.MACOS else f"-Wl,--defsym={name}={other}"
+    return (
+        f"-Wl,-alias,_{other},_{name}" if observer_build.MACOS else f"-Wl,--defsym={name}={other}"
+    )

@@ -27,7 +27,13 @@ IN_TORCH = (EventSource.TORCH, EventSource.RECORD_FUNCTION)
 """Whose ranges PyTorch has: its own, and those that are told to it."""
 
 
-DTYPES = {"float": "float32", "double": "float64", "long int": "int64", "int": "int32", "bool": "bool"}
+DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "long int": "int64",
+    "int": "int32",
+    "bool": "bool",
+}
 
 
 class Seen(NamedTuple):
@@ -59,7 +65,9 @@ class Run:
     def compare(self) -> None:
         """Thread by thread, event by event; and no other ranges."""
         assert_same_in_each_thread(self.ours, self.theirs)
-        assert self.names() == Counter(one.name for ranges in self.theirs.values() for one in ranges)
+        assert self.names() == Counter(
+            one.name for ranges in self.theirs.values() for one in ranges
+        )
 
     def names(self) -> Counter[str]:
         return Counter(one.name for ranges in self.ours.values() for one in ranges)
@@ -93,7 +101,9 @@ def _ours(events: list[Event]) -> Threads:
 
 
 def _theirs(results: Any) -> Threads:
-    ranges = sorted(results.events(), key=lambda event: event.correlation_id())  # ids count the begins of each thread
+    ranges = sorted(
+        results.events(), key=lambda event: event.correlation_id()
+    )  # ids count the begins of each thread
     parents = dict(_parents(results.experimental_event_tree()))
     threads: Threads = {}
     positions = {0: -1}
@@ -102,7 +112,10 @@ def _theirs(results: Any) -> Threads:
         positions[event.correlation_id()] = len(thread)
         around = event.name().startswith(AROUND_A_NODE)
         ids = (-1, 0) if around else (event.sequence_nr(), event.fwd_thread_id())
-        place = (event.start_thread_id() != event.end_thread_id(), positions[parents[event.correlation_id()]])
+        place = (
+            event.start_thread_id() != event.end_thread_id(),
+            positions[parents[event.correlation_id()]],
+        )
         shapes, dtypes = shapes_of(event), _dtypes(event.dtypes())
         thread.append(Seen(event.name(), event.scope(), *ids, *place, shapes, dtypes))
     return threads
@@ -134,7 +147,9 @@ def with_comparable_dtypes(run: Run) -> Run:
 
     for threads in (run.ours, run.theirs):
         for thread, ranges in threads.items():
-            threads[thread] = [one._replace(dtypes=[comparable(dtype) for dtype in one.dtypes]) for one in ranges]
+            threads[thread] = [
+                one._replace(dtypes=[comparable(dtype) for dtype in one.dtypes]) for one in ranges
+            ]
     return run
 
 
@@ -163,7 +178,9 @@ def training() -> Training:
 
 class TestTraining:
     @pytest.fixture(params=[True, False], ids=["shapes", "no shapes"])
-    def run(self, request: pytest.FixtureRequest, observe: Callable[..., Run], training: Training) -> Run:
+    def run(
+        self, request: pytest.FixtureRequest, observe: Callable[..., Run], training: Training
+    ) -> Run:
         def two_steps(_ours: Any) -> None:
             training.step()
             training.step()
@@ -173,18 +190,31 @@ class TestTraining:
     def test_the_same_events(self, run: Run) -> None:
         run.compare()
         assert sum(run.names().values()) > 500
-        assert run.names()["aten::scaled_dot_product_attention"] == run.names()["Optimizer.step#AdamW.step"] == 2
-        assert run.scopes() == {RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION, RecordScope.USER_SCOPE}
+        assert (
+            run.names()["aten::scaled_dot_product_attention"]
+            == run.names()["Optimizer.step#AdamW.step"]
+            == 2
+        )
+        assert run.scopes() == {
+            RecordScope.FUNCTION,
+            RecordScope.BACKWARD_FUNCTION,
+            RecordScope.USER_SCOPE,
+        }
 
     def test_backward_ranges_say_which_forward(self, run: Run) -> None:
         backward = [event for event in run.events if event.scope == RecordScope.BACKWARD_FUNCTION]
         forward = {event.sequence_nr for event in run.events if event.scope == RecordScope.FUNCTION}
         nodes = [event for event in backward if event.name != "torch::autograd::AccumulateGrad"]
         assert nodes
-        assert all(event.forward_thread_id == event.thread_id and event.sequence_nr in forward for event in nodes)
+        assert all(
+            event.forward_thread_id == event.thread_id and event.sequence_nr in forward
+            for event in nodes
+        )
 
 
-def test_ours_switched_on_inside_a_profile(instrument: Callable[..., Any], training: Training) -> None:
+def test_ours_switched_on_inside_a_profile(
+    instrument: Callable[..., Any], training: Training
+) -> None:
     with profile_of_all_threads() as profiler:
         ours = instrument()
         training.step()
@@ -219,7 +249,11 @@ def test_two_threads_at_once(observe: Callable[..., Run], shapes: bool) -> None:
     trainings = Training(), Training()
     run = observe(lambda _ours: run_together(*(one.step for one in trainings)), shapes=shapes)
     run.compare()
-    ran = Counter(event.thread_id for event in run.events if event.name == "aten::scaled_dot_product_attention")
+    ran = Counter(
+        event.thread_id
+        for event in run.events
+        if event.name == "aten::scaled_dot_product_attention"
+    )
     assert list(ran.values()) == [1, 1]
 
 
@@ -232,9 +266,14 @@ def test_backward_on_another_thread(observe: Callable[..., Run]) -> None:
 
     run = observe(program)
     run.compare()
-    (forward,) = (event for event in run.events if event.name == "aten::mul" and event.sequence_nr >= 0)
+    (forward,) = (
+        event for event in run.events if event.name == "aten::mul" and event.sequence_nr >= 0
+    )
     (backward,) = (event for event in run.events if event.name == "MulBackward0")
-    assert (backward.sequence_nr, backward.forward_thread_id) == (forward.sequence_nr, forward.thread_id)
+    assert (backward.sequence_nr, backward.forward_thread_id) == (
+        forward.sequence_nr,
+        forward.thread_id,
+    )
     assert backward.thread_id != forward.thread_id
 
 
@@ -261,10 +300,14 @@ def test_ranges_of_the_user(observe: Callable[..., Run]) -> None:
 
     relus = [path(event) for event in run.events if event.name == "aten::relu"]
     assert relus == [["theirs", "ours", "theirs inside ours", "aten::relu"], ["ours", "aten::relu"]]
-    assert {event.scope for event in run.events if event.name in ("theirs", "ours")} == {RecordScope.USER_SCOPE}
+    assert {event.scope for event in run.events if event.name in ("theirs", "ours")} == {
+        RecordScope.USER_SCOPE
+    }
 
 
-@pytest.mark.parametrize("scope", [RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION, RecordScope.USER_SCOPE])
+@pytest.mark.parametrize(
+    "scope", [RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION, RecordScope.USER_SCOPE]
+)
 def test_one_scope(observe: Callable[..., Run], training: Training, scope: RecordScope) -> None:
     run = observe(lambda _ours: training.step(), scopes={scope}, modules=False)
     for thread, ranges in run.theirs.items():

@@ -41,7 +41,11 @@ class Exported:
     def spans(self) -> dict[int, ReadableSpan]:
         """Ours, by event id."""
         self.provider.force_flush()
-        found = [span for span in self.exporter.get_finished_spans() if "recfn.event_id" in (span.attributes or {})]
+        found = [
+            span
+            for span in self.exporter.get_finished_spans()
+            if "recfn.event_id" in (span.attributes or {})
+        ]
         by_event = {span.attributes["recfn.event_id"]: span for span in found}
         assert len(found) == len(by_event)
         return by_event
@@ -57,8 +61,12 @@ def exported() -> Iterator[Exported]:
 def chrome_names(path: Path) -> Counter[tuple[int, str]]:
     """Event id and name of every range in a Chrome file (an asynchronous one has a begin and an end)."""
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    ours = [event for event in events if event["ph"] in ("X", "b") and "span_id" not in event["args"]]
-    ranges = [event for event in ours if "recfn.step.number" not in event["args"]]  # slices around training steps are no ranges
+    ours = [
+        event for event in events if event["ph"] in ("X", "b") and "span_id" not in event["args"]
+    ]
+    ranges = [
+        event for event in ours if "recfn.step.number" not in event["args"]
+    ]  # slices around training steps are no ranges
     return Counter((event["args"]["Event id"], event["name"]) for event in ranges)
 
 
@@ -81,10 +89,18 @@ def train_and_script() -> None:
         raise ValueError("no")
 
 
-def test_one_run_in_three_places(instrument: Callable[..., Any], exported: Exported, tmp_path: Path) -> None:
+def test_one_run_in_three_places(
+    instrument: Callable[..., Any], exported: Exported, tmp_path: Path
+) -> None:
     path = tmp_path / "trace.json.gz"
     provider = exported.provider
-    ours = instrument(tracer_provider=provider, span_budget=None, chrome_trace=path, roots_per_second=None, span_names="torch")
+    ours = instrument(
+        tracer_provider=provider,
+        span_budget=None,
+        chrome_trace=path,
+        roots_per_second=None,
+        span_names="torch",
+    )
     with exported.tracer.start_as_current_span("the user's"):
         train_and_script()
     events = ours.finish()
@@ -151,15 +167,24 @@ def test_in_a_span_of_the_user(instrument: Callable[..., Any], exported: Exporte
     run_together(*(lambda work=work: serve(*work) for work in works))
     events, spans = ours.finish(), exported.spans()
     everything = exported.exporter.get_finished_spans()
-    requests = {span.context.span_id: span for span in everything if span.name.startswith("request")}
+    requests = {
+        span.context.span_id: span for span in everything if span.name.startswith("request")
+    }
     assert len(requests) == 2
     inside = [event for event in events if event.context.span_id]
     assert len(inside) > 400
     for event in inside:
         span, request = spans[event.event_id], requests[event.context.span_id]
         assert span.context.span_id == span_id(event.event_id)
-        assert span.parent.span_id == (span_id(event.parent) if event.parent else request.context.span_id)
-        assert span.context.trace_id == span.parent.trace_id == request.context.trace_id == event.context.trace_id
+        assert span.parent.span_id == (
+            span_id(event.parent) if event.parent else request.context.span_id
+        )
+        assert (
+            span.context.trace_id
+            == span.parent.trace_id
+            == request.context.trace_id
+            == event.context.trace_id
+        )
         assert (span.start_time, span.end_time) == (event.start_ns, event.end_ns)
         assert span.attributes["recfn.scope"] == event.scope.name
         assert span.attributes["recfn.thread_id"] == event.thread_id
@@ -181,9 +206,16 @@ def test_backward_links_to_forward(instrument: Callable[..., Any], exported: Exp
             linked += 1
             forward = by_id[by_span[link.context.span_id]]
             assert event.scope == RecordScope.BACKWARD_FUNCTION
-            assert (forward.sequence_nr, forward.thread_id) == (event.sequence_nr, event.forward_thread_id)
+            assert (forward.sequence_nr, forward.thread_id) == (
+                event.sequence_nr,
+                event.forward_thread_id,
+            )
             assert forward.start_ns <= event.start_ns
-    nodes = [event for event in events if event.scope == RecordScope.BACKWARD_FUNCTION and event.sequence_nr >= 0]
+    nodes = [
+        event
+        for event in events
+        if event.scope == RecordScope.BACKWARD_FUNCTION and event.sequence_nr >= 0
+    ]
     assert linked == len(nodes) > 10
 
 

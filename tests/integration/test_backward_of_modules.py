@@ -34,7 +34,9 @@ def network(*first: Any) -> Any:
     return nn.Sequential(*(first or [nn.Linear(4, 4), nn.Tanh()]), nn.Linear(4, 1))
 
 
-def lines(model: Any, run: Callable[[Callable[[], None]], None] = lambda step: step(), steps: int = 2) -> dict[str, CallPath]:
+def lines(
+    model: Any, run: Callable[[Callable[[], None]], None] = lambda step: step(), steps: int = 2
+) -> dict[str, CallPath]:
     """Of some training steps, each line by its path."""
     optimizer, x = torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(2, 4, requires_grad=True)
 
@@ -49,7 +51,9 @@ def lines(model: Any, run: Callable[[Callable[[], None]], None] = lambda step: s
         for _ in range(steps):
             step()
     tree = prof.tree("module")
-    assert sum(round(1000 * one.self_cpu_time_total) for one in tree) == sum(event.self_ns for event in prof.events())
+    assert sum(round(1000 * one.self_cpu_time_total) for one in tree) == sum(
+        event.self_ns for event in prof.events()
+    )
     return {"/".join([re.sub(r"_\d+$", "", part) for part in one.path]): one for one in tree}
 
 
@@ -66,7 +70,9 @@ def test_each_module_has_its_backward(elsewhere: bool) -> None:
     for one in inner:
         assert one.count == 2
         assert 0 < one.backward_cpu_time_total < one.self_cpu_time_total
-    assert found["Sequential"].backward_cpu_time_total == pytest.approx(sum(one.backward_cpu_time_total for one in inner))
+    assert found["Sequential"].backward_cpu_time_total == pytest.approx(
+        sum(one.backward_cpu_time_total for one in inner)
+    )
     assert found["(in no module)"].backward_cpu_time_total > 0  # the loss's
     assert found["(accumulation of gradients)"].count == 2 * 5  # with that of the input
 

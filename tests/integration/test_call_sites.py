@@ -29,7 +29,9 @@ def tell(*_: object) -> int:
 
 
 def note(frame: Any) -> None:
-    told.append(python_call_name(Path(frame.f_code.co_filename).name, frame.f_lineno, frame.f_code.co_name))
+    told.append(
+        python_call_name(Path(frame.f_code.co_filename).name, frame.f_lineno, frame.f_code.co_name)
+    )
 
 
 def short(site: str) -> str:
@@ -124,7 +126,10 @@ PROGRAMS = (
 def sites_of(events: list[Event], *functions: str) -> list[str]:
     """Of the calls of these, in the order of their begins."""
     calls = [event for event in events if event.name.rpartition(": ")[2] in functions]
-    return [event.call_site for event in sorted(calls, key=lambda event: event.event_id & ((1 << 40) - 1))]
+    return [
+        event.call_site
+        for event in sorted(calls, key=lambda event: event.event_id & ((1 << 40) - 1))
+    ]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -145,8 +150,13 @@ def test_a_call_of_a_c_function_does_too() -> None:
         )
     first = sys._getframe().f_lineno - 4
     named = {event.name: event.call_site for event in prof.events()}
-    assert short(named["<built-in function len>"]) == f"{HERE.name}({first}): test_a_call_of_a_c_function_does_too"
-    assert short(named["<built-in method index of list object>"]).startswith(f"{HERE.name}({first + 1}): ")
+    assert (
+        short(named["<built-in function len>"])
+        == f"{HERE.name}({first}): test_a_call_of_a_c_function_does_too"
+    )
+    assert short(named["<built-in method index of list object>"]).startswith(
+        f"{HERE.name}({first + 1}): "
+    )
 
 
 def test_what_of_ours_lies_between_calls_nothing() -> None:
@@ -165,5 +175,12 @@ def test_a_chrome_trace_has_it(tmp_path: Path) -> None:
     with profile(python_calls=WITH_SITES) as prof:
         from_two_lines()
     prof.export_chrome_trace(tmp_path / "trace.json")
-    events = [event for event in read_trace(tmp_path / "trace.json")["traceEvents"] if event["name"].endswith(": tell")]
-    assert [short(event["args"]["Call site"]) for event in sorted(events, key=lambda event: event["args"]["Python id"])] == told
+    events = [
+        event
+        for event in read_trace(tmp_path / "trace.json")["traceEvents"]
+        if event["name"].endswith(": tell")
+    ]
+    assert [
+        short(event["args"]["Call site"])
+        for event in sorted(events, key=lambda event: event["args"]["Python id"])
+    ] == told

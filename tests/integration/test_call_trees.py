@@ -49,7 +49,9 @@ class Program(Traces):
     def __init__(self) -> None:
         super().__init__(budgets={})
 
-    def requests(self, count: int, work: Callable[[], object], fails: bool = False, **settings: Any) -> Sequence[ReadableSpan]:
+    def requests(
+        self, count: int, work: Callable[[], object], fails: bool = False, **settings: Any
+    ) -> Sequence[ReadableSpan]:
         """Our spans of the last one; the first three of a name are told in more detail."""
         self.instrumentor.uninstrument()
         self.instrumentor.instrument(tracer_provider=self.provider, **settings)
@@ -85,7 +87,9 @@ def generation() -> Callable[[], None]:
 def told(spans: Sequence[ReadableSpan]) -> int:
     """How many ranges they are and stand for."""
     attributes: list[Mapping[str, Any]] = [span.attributes or {} for span in spans]
-    return sum("recfn.scope" in one for one in attributes) + sum(one.get("recfn.unit.folded.count", 0) for one in attributes)
+    return sum("recfn.scope" in one for one in attributes) + sum(
+        one.get("recfn.unit.folded.count", 0) for one in attributes
+    )
 
 
 def by_path(spans: Sequence[ReadableSpan]) -> dict[str, Mapping[str, Any]]:
@@ -105,9 +109,13 @@ def is_of_sums(path: str) -> bool:
 
 def test_a_generation_shows_its_operators(program: Program) -> None:
     write = generation()
-    spans = program.requests(6, write, span_budget=50)  # as an ordinary one, however busy the machine is
+    spans = program.requests(
+        6, write, span_budget=50
+    )  # as an ordinary one, however busy the machine is
     sums = {path: one for path, one in by_path(spans).items() if is_of_sums(path)}
-    counts = {path.replace(" (folded)", ""): one["aggregation.span_count"] for path, one in sums.items()}
+    counts = {
+        path.replace(" (folded)", ""): one["aggregation.span_count"] for path, one in sums.items()
+    }
     assert counts["Model"] + sum(one.name == "Model" for one in spans) == CALLS
     assert counts["Model > blocks > blocks.*"] == LAYERS * counts["Model"]
     assert "aten::addmm (folded)" in {span.name for span in spans}
@@ -121,7 +129,11 @@ def test_all_of_a_request_is_told_once(program: Program, fails: bool) -> None:
     write = generation()
     spans = program.requests(6, write, fails)
     counters = program.instrumentor.counters()
-    assert {span.name.removesuffix(" (folded)") for span in spans} >= {"Model", "blocks", "aten::addmm"}
+    assert {span.name.removesuffix(" (folded)") for span in spans} >= {
+        "Model",
+        "blocks",
+        "aten::addmm",
+    }
     assert told(spans) == told(program.requests(1, write, fails, detail="all"))
     assert counters["recorded"] + counters["added"] == counters["exported"] + counters["folded"]
 
@@ -155,14 +167,24 @@ def test_a_backward_node_is_one_span_with_the_range_around_it(program: Program) 
     spans = program.requests(2, train)
     assert not [span.name for span in spans if span.name.startswith("autograd::engine")]
     (node,) = [span for span in spans if span.name == "PowBackward0"]
-    (forward,) = [span for span in spans if span.name == "aten::pow" and "recfn.sequence_nr" in (span.attributes or {})]
+    (forward,) = [
+        span
+        for span in spans
+        if span.name == "aten::pow" and "recfn.sequence_nr" in (span.attributes or {})
+    ]
     assert node.attributes is not None
     assert node.attributes["recfn.scope"] == "BACKWARD_FUNCTION"
     assert [link.context.span_id for link in node.links] == [forward.context.span_id]
     everything = program.requests(1, train, detail="all")
     assert told(spans) == told(everything)
-    around = [span for span in everything if span.name == "autograd::engine::evaluate_function: PowBackward0"]
-    assert [span.name for span in everything if span.parent == around[0].context] == ["PowBackward0"]
+    around = [
+        span
+        for span in everything
+        if span.name == "autograd::engine::evaluate_function: PowBackward0"
+    ]
+    assert [span.name for span in everything if span.parent == around[0].context] == [
+        "PowBackward0"
+    ]
 
 
 def test_with_the_names_of_torch_there_are_both(program: Program) -> None:

@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import (
+    BatchSpanProcessor,
+    SimpleSpanProcessor,
+    SpanExporter,
+    SpanExportResult,
+)
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
@@ -44,7 +49,9 @@ class Program:
 
     def instrument(self) -> None:
         sinks = self.sinks if not self.called.is_set() else []
-        self.instrumentor.instrument(tracer_provider=self.provider, roots_per_second=None, span_budget=None, sinks=sinks)
+        self.instrumentor.instrument(
+            tracer_provider=self.provider, roots_per_second=None, span_budget=None, sinks=sinks
+        )
 
     def at(self, where: str) -> None:
         """Call, if this is the place, the first time."""
@@ -164,13 +171,27 @@ AT_ONCE_S = PATIENCE_S / 3
 """A call that waited for itself would take longer: as long as tests wait."""
 
 
-PLACES = ["span processor", "exporter", "batch exporter", "sampler", "sink's write", "sink's flush", "sink's close"]
+PLACES = [
+    "span processor",
+    "exporter",
+    "batch exporter",
+    "sampler",
+    "sink's write",
+    "sink's flush",
+    "sink's close",
+]
 
 
 PLACES += ["logging handler", "callback", "signal handler", "finalizer"]
 
 
-CALLS = {"uninstrument": {None}, "reinstrument": {None}, "flush": {True, False}, "profiled": {True}, "counters": None}
+CALLS = {
+    "uninstrument": {None},
+    "reinstrument": {None},
+    "flush": {True, False},
+    "profiled": {True},
+    "counters": None,
+}
 
 
 @pytest.fixture
@@ -226,7 +247,9 @@ def test_called_from_a_place_of_ours(what: str, where: str, request: pytest.Fixt
 
 
 def assert_no_thread_of_ours() -> None:
-    wait_until(lambda: not any(thread.name.startswith("otel-recfn") for thread in threading.enumerate()))
+    wait_until(
+        lambda: not any(thread.name.startswith("otel-recfn") for thread in threading.enumerate())
+    )
 
 
 @pytest.mark.usefixtures("cleanly")

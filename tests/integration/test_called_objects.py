@@ -19,7 +19,13 @@ def facts(of: Any) -> TensorFacts:
     assert of._cdata
     assert of.untyped_storage()._cdata
     return TensorFacts(
-        tuple(of.shape), tuple(of.stride()), str(of.dtype), "cpu", "torch.strided", of._cdata, of.untyped_storage()._cdata
+        tuple(of.shape),
+        tuple(of.stride()),
+        str(of.dtype),
+        "cpu",
+        "torch.strided",
+        of._cdata,
+        of.untyped_storage()._cdata,
     )
 
 
@@ -31,7 +37,10 @@ def test_parameters_and_gradients_at_the_first_call() -> None:
     outer, linear, relu = prof.modules()
     assert (outer.kind, outer.parameters, relu.kind) == ("Sequential", (), "ReLU")
     weight, bias = model[0].weight, model[0].bias
-    assert linear.parameters == (ParameterFacts("weight", facts(weight), None), ParameterFacts("bias", facts(bias), None))
+    assert linear.parameters == (
+        ParameterFacts("weight", facts(weight), None),
+        ParameterFacts("bias", facts(bias), None),
+    )
     assert [(each.self_id, each.class_id) for each in prof.modules()] == [
         (id(each), id(type(each))) for each in (model, model[0], model[1])
     ]
@@ -39,7 +48,10 @@ def test_parameters_and_gradients_at_the_first_call() -> None:
     assert names == [outer.name, linear.name, relu.name] * 2
     with profile(python_calls=True) as again:
         model(torch.ones(4, 3))
-    assert [each.gradient for each in again.modules()[1].parameters] == [facts(weight.grad), facts(bias.grad)]
+    assert [each.gradient for each in again.modules()[1].parameters] == [
+        facts(weight.grad),
+        facts(bias.grad),
+    ]
     assert [each.gradient for each in linear.parameters] == [None, None]
 
 
@@ -62,9 +74,17 @@ def test_state_of_optimizers_after_their_first_step() -> None:
     [adam] = prof.optimizers()
     assert adam.kind == "Adam"
     weight, bias = adam.parameters
-    assert (weight.name, weight.tensor, weight.gradient) == ("0.0", facts(model.weight), facts(model.weight.grad))
+    assert (weight.name, weight.tensor, weight.gradient) == (
+        "0.0",
+        facts(model.weight),
+        facts(model.weight.grad),
+    )
     exp_avg = optimizer.state[model.bias]["exp_avg"]
-    assert (bias.name, bias.state["exp_avg"], bias.state["step"].shape) == ("1.0", facts(exp_avg), ())
+    assert (bias.name, bias.state["exp_avg"], bias.state["step"].shape) == (
+        "1.0",
+        facts(exp_avg),
+        (),
+    )
 
 
 def test_no_object_is_kept_alive_and_another_at_its_address_is_another() -> None:
@@ -77,7 +97,9 @@ def test_no_object_is_kept_alive_and_another_at_its_address_is_another() -> None
             del module
         gc.collect()
         assert not [reference for reference in kept if reference() is not None]
-    assert [each.parameters[0].tensor.shape for each in prof.modules()] == [(1, width) for width in range(1, 30)]
+    assert [each.parameters[0].tensor.shape for each in prof.modules()] == [
+        (1, width) for width in range(1, 30)
+    ]
 
 
 def test_what_shares_memory_and_what_has_no_strides() -> None:
@@ -86,7 +108,11 @@ def test_what_shares_memory_and_what_has_no_strides() -> None:
     model[2].weight = torch.nn.Parameter(model[0].weight.detach()[:2])
     model[2].mask = torch.nn.Parameter(torch.eye(3).to_sparse())
     with profile(python_calls=True) as prof:
-        model[:2](torch.ones(1, 3)), model[2].register_parameter("bias", None), model[2](torch.ones(1, 3))
+        (
+            model[:2](torch.ones(1, 3)),
+            model[2].register_parameter("bias", None),
+            model[2](torch.ones(1, 3)),
+        )
     first, second, third = [each for each in prof.modules() if each.kind == "Linear"]
     own, shared, view = [each.parameters[0].tensor for each in (first, second, third)]
     assert own == shared

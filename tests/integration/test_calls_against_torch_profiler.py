@@ -32,7 +32,11 @@ def no_collections() -> Iterator[None]:
 class Network(torch.nn.Module):  # type: ignore[misc,unused-ignore]
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm, self.last = torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2)
+        self.first, self.norm, self.last = (
+            torch.nn.Linear(4, 4),
+            torch.nn.LayerNorm(4),
+            torch.nn.Linear(4, 2),
+        )
 
     def forward(self, batch: Any) -> Any:
         return self.last(self.norm(torch.relu(self.first(batch))))
@@ -76,7 +80,10 @@ def test_the_same_calls_as_torch_profiler(tmp_path: Path, modules: str) -> None:
         training.train()
     theirs.export_chrome_trace(str(tmp_path / "theirs.json"))
     ours.export_chrome_trace(tmp_path / "ours.json")
-    expected, found = calls_of_training(tmp_path / "theirs.json"), calls_of_training(tmp_path / "ours.json")
+    expected, found = (
+        calls_of_training(tmp_path / "theirs.json"),
+        calls_of_training(tmp_path / "ours.json"),
+    )
     assert expected.total() > 500
     assert found == expected
 
@@ -112,7 +119,9 @@ def sites_of_training(events: list[Any]) -> Counter[tuple[str, ...]]:
     """The same of ours."""
     by_id = {event.event_id: event for event in events}
     calls = {
-        event.event_id for event in events if event.source == EventSource.PYTHON_CALL or event.name.startswith("nn.Module: ")
+        event.event_id
+        for event in events
+        if event.source == EventSource.PYTHON_CALL or event.name.startswith("nn.Module: ")
     }
     counts: Counter[tuple[str, ...]] = Counter()
     for event in events:
@@ -133,7 +142,9 @@ def below_train(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def calls_of_training(path: Path) -> Counter[tuple[str, ...]]:
     """How often each call was made below ``Training.train``, by the names of the calls around it."""
-    events = [event for event in read_trace(path)["traceEvents"] if event.get("cat") == "python_function"]
+    events = [
+        event for event in read_trace(path)["traceEvents"] if event.get("cat") == "python_function"
+    ]
     by_id = {event["args"]["Python id"]: event for event in events}
 
     def way(event: Any) -> tuple[str, ...]:

@@ -26,7 +26,9 @@ LAYERS: Any = None
 def layers() -> Iterator[None]:
     """Gone afterwards: modules are numbered among those that live."""
     global LAYERS
-    LAYERS = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4), torch.nn.Sigmoid())
+    LAYERS = torch.nn.Sequential(
+        torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4), torch.nn.Sigmoid()
+    )
     yield
     LAYERS = None
 
@@ -74,7 +76,9 @@ def test_a_recomputation_that_is_stopped_has_not_failed(traces: Traces, block: B
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: getattr(block, "__name__", "module"))
-def test_a_block_that_fails_has_failed(traces: Traces, block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_that_fails_has_failed(
+    traces: Traces, block: Block, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(_x: Any) -> Any:
         raise RuntimeError("really")
 

@@ -150,12 +150,17 @@ def test_what_runs_uncompiled_is_no_error(instrument: Callable[..., Any]) -> Non
     seen = instrument()
     assert torch.equal(torch.compile(in_a_loop, backend=eager)(X), in_a_loop(X))
     (one,) = compilations(seen.events())
-    assert told(one).get("fallback") or VERSION < (2, 13)  # which says nothing but that it skips the function
+    assert told(one).get("fallback") or VERSION < (
+        2,
+        13,
+    )  # which says nothing but that it skips the function
     assert not one.error
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_what_fails_is_an_error_and_raises_as_without_us(instrument: Callable[..., Any], whole: bool) -> None:
+def test_what_fails_is_an_error_and_raises_as_without_us(
+    instrument: Callable[..., Any], whole: bool
+) -> None:
     def broken(_module: Any, _examples: Any) -> Any:
         raise ValueError("no backend")
 
@@ -178,7 +183,10 @@ def test_as_many_as_dynamo_counts(instrument: Callable[..., Any]) -> None:
         return Counter(convert_frame.FRAME_COMPILE_COUNTER)
 
     before, seen = frames(), instrument()
-    run, other = torch.compile(add, backend=eager, dynamic=False), torch.compile(breaks, backend=eager, dynamic=False)
+    run, other = (
+        torch.compile(add, backend=eager, dynamic=False),
+        torch.compile(breaks, backend=eager, dynamic=False),
+    )
     for size in (2, 3, 3, 4):
         run(torch.ones(size))
         other(torch.ones(size))
@@ -220,10 +228,20 @@ def test_of_what_runs_inside_only_sums_become_spans(traces: Any, detail: str) ->
             found.append(span)
         return found
 
-    inside = [span for span in spans.values() if any("torch.compile" in each.name for each in around(span))]
-    assert {"Dynamo", "backend", "AOT autograd", "Dynamo: guards"} <= {span.name for span in inside} or VERSION < (2, 13)
+    inside = [
+        span
+        for span in spans.values()
+        if any("torch.compile" in each.name for each in around(span))
+    ]
+    assert {"Dynamo", "backend", "AOT autograd", "Dynamo: guards"} <= {
+        span.name for span in inside
+    } or VERSION < (2, 13)
     assert all(span.attributes["recfn.scope"] == "USER_SCOPE" for span in inside)
-    assert not [span for span in inside if "dynamo_timed" in str((span.name, span.attributes.get("recfn.folded.top")))]
+    assert not [
+        span
+        for span in inside
+        if "dynamo_timed" in str((span.name, span.attributes.get("recfn.folded.top")))
+    ]
     counters = traces.instrumentor.counters()
     assert sum(span.attributes.get("recfn.folded.count", 0) for span in inside) > 0
     assert counters["recorded"] + counters["added"] == counters["exported"] + counters["folded"]
@@ -245,11 +263,17 @@ def test_phases_without_words_are_none(instrument: Callable[..., Any]) -> None:
 @has_phases
 def test_spans_of_phases_may_keep_torchs_names(traces: Any) -> None:
     traces.instrumentor.uninstrument()
-    traces.instrumentor.instrument(tracer_provider=traces.provider, span_names="torch", detail="all")
+    traces.instrumentor.instrument(
+        tracer_provider=traces.provider, span_names="torch", detail="all"
+    )
     with traces.tracer.start_as_current_span("request"):
         torch.compile(add, backend=eager)(X)
     traces.instrumentor.uninstrument()
-    phases = {span.name: span.attributes["recfn.compile.phase"] for span in traces.spans() if "dynamo_timed" in span.name}
+    phases = {
+        span.name: span.attributes["recfn.compile.phase"]
+        for span in traces.spans()
+        if "dynamo_timed" in span.name
+    }
     assert phases["build_guards (dynamo_timed)"] == "build_guards"
 
 
@@ -262,7 +286,11 @@ def test_operators_know_that_they_run_inside(instrument: Callable[..., Any]) -> 
     for event in [event for event in events if event.name.startswith("aten::")]:
         inside = any("torch.compile: " in name for name in path(event, events))
         assert bool(event.flags & EventFlag.IN_COMPILATION) == inside
-    assert {bool(event.flags & EventFlag.IN_COMPILATION) for event in events if event.name == "aten::add"} == {True, False}
+    assert {
+        bool(event.flags & EventFlag.IN_COMPILATION)
+        for event in events
+        if event.name == "aten::add"
+    } == {True, False}
 
 
 def test_a_range_of_the_backends_own_stays_one(instrument: Callable[..., Any]) -> None:
@@ -298,13 +326,19 @@ def graphs_and_counters(function: Callable[[Any], Any], backend: str | None) -> 
             result.sum().backward()
             results.append((result.tolist(), x.grad.tolist()))
     counters = {group: dict(counts) for group, counts in dynamo_utils.counters.items()}
-    compiled = [(one.compile_id, one.co_name) for one in dynamo_utils.get_compilation_metrics() if hasattr(one, "co_name")]
+    compiled = [
+        (one.compile_id, one.co_name)
+        for one in dynamo_utils.get_compilation_metrics()
+        if hasattr(one, "co_name")
+    ]
     return graphs, sorted(str(one.message) for one in warned), counters, compiled, results
 
 
 @pytest.mark.parametrize("backend", [None, "eager", "aot_eager"])
 @pytest.mark.parametrize("function", [add, breaks], ids=lambda each: each.__name__)
-def test_nothing_changes(instrument: Callable[..., Any], function: Any, backend: str | None) -> None:
+def test_nothing_changes(
+    instrument: Callable[..., Any], function: Any, backend: str | None
+) -> None:
     plain = graphs_and_counters(function, backend)
     seen = instrument()
     assert graphs_and_counters(function, backend) == plain
@@ -313,7 +347,9 @@ def test_nothing_changes(instrument: Callable[..., Any], function: Any, backend:
 
 @pytest.mark.parametrize("modules", [True, False])
 @pytest.mark.parametrize("calls", ["none", "calls", "stacks"])
-def test_what_we_do_is_not_compiled(instrument: Callable[..., Any], calls: str, modules: bool) -> None:
+def test_what_we_do_is_not_compiled(
+    instrument: Callable[..., Any], calls: str, modules: bool
+) -> None:
     net = Net()
 
     def runs_uncompiled(x: Any) -> Any:
@@ -360,7 +396,9 @@ def test_in_several_threads(instrument: Callable[..., Any]) -> None:
         thread.join()
     events = seen.events()
     found = sorted(path(one, events) for one in compilations(events))
-    assert found == sorted([f"in {each.__name__}", f"torch.compile: {each.__name__}"] for each in functions)
+    assert found == sorted(
+        [f"in {each.__name__}", f"torch.compile: {each.__name__}"] for each in functions
+    )
 
 
 def test_pytorchs_functions_stand_there_again(instrument: Callable[..., Any]) -> None:
@@ -381,7 +419,9 @@ def test_wrapped_by_somebody_else_ours_passes_on_and_records_once_later(
     seen = instrument()
     ours = convert_frame._compile
     with monkeypatch.context() as wrapping:
-        wrapping.setattr(convert_frame, "_compile", lambda *arguments, **options: ours(*arguments, **options))
+        wrapping.setattr(
+            convert_frame, "_compile", lambda *arguments, **options: ours(*arguments, **options)
+        )
         seen.finish()
         with record_function("nobody records"):
             assert torch.equal(torch.compile(add, backend=eager)(X), X + 1)
@@ -402,9 +442,14 @@ def test_scopes_select_it() -> None:
     assert not [event for event in prof.events() if event.source == EventSource.COMPILATION]
 
 
-def test_where_pytorch_announces_phases_operators_know_it_too(instrument: Callable[..., Any]) -> None:
+def test_where_pytorch_announces_phases_operators_know_it_too(
+    instrument: Callable[..., Any],
+) -> None:
     seen = instrument()
-    with torch.profiler.record_function("phase (dynamo_timed)"), torch.profiler.record_function("inside"):
+    with (
+        torch.profiler.record_function("phase (dynamo_timed)"),
+        torch.profiler.record_function("inside"),
+    ):
         torch.add(X, 1)
     flags = {event.name: event.flags & EventFlag.IN_COMPILATION for event in seen.events()}
     assert flags["aten::add"]

@@ -51,7 +51,9 @@ print(json.dumps({"counters": counters, "gradient": x.grad.tolist(), "told": tol
 
 @pytest.mark.skipif(VERSION < (2, 13), reason="this PyTorch announces phases itself")
 @pytest.mark.timeout(600)
-def test_inductors_cache_has_the_same_keys_with_us_and_without(run_with_torch: Callable[..., Any], tmp_path: Path) -> None:
+def test_inductors_cache_has_the_same_keys_with_us_and_without(
+    run_with_torch: Callable[..., Any], tmp_path: Path
+) -> None:
     def ran(whose: str) -> Any:
         done = run_with_torch(INDUCTOR, whose, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
         return json.loads(done.stdout.splitlines()[-1])
@@ -63,4 +65,7 @@ def test_inductors_cache_has_the_same_keys_with_us_and_without(run_with_torch: C
 
 
 def test_nothing_is_imported_for_it(run_with_torch: Callable[..., Any]) -> None:
-    assert run_with_torch(PROGRAM).stdout.splitlines()[-2:] == ["False", "['torch.compile: <lambda>']"]
+    assert run_with_torch(PROGRAM).stdout.splitlines()[-2:] == [
+        "False",
+        "['torch.compile: <lambda>']",
+    ]

@@ -11,7 +11,18 @@ import pytest
 from otel_recfn import RecordFunction, legacy, observing, record_function
 
 torch = pytest.importorskip("torch")
-from compiled_forms import FORMS, USER_SCOPE, VERSION, Compiled, X, captures, compiled, every_form, is_whole, names  # noqa: E402
+from compiled_forms import (
+    FORMS,
+    USER_SCOPE,
+    VERSION,
+    Compiled,
+    X,
+    captures,
+    compiled,
+    every_form,
+    is_whole,
+    names,
+)  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forget_what_was_compiled")]
 
@@ -25,20 +36,27 @@ def test_one_graph_as_with_torchs_own_and_the_same_result(make: Any, fullgraph: 
     assert is_whole(ours)
     assert torch.equal(ours.result, function(X))
     # Those before 2.13 break their graphs at some forms of their own.
-    assert (ours.graphs, ours.error) == (torchs.graphs, torchs.error) or (VERSION < (2, 13) and ours.pieces < torchs.pieces)
+    assert (ours.graphs, ours.error) == (torchs.graphs, torchs.error) or (
+        VERSION < (2, 13) and ours.pieces < torchs.pieces
+    )
 
 
 @captures
 @every_form
 def test_in_the_graph_where_torchs_own_is(make: Any, capturing: None) -> None:
-    ours, torchs = compiled(make(record_function), X), compiled(make(torch.profiler.record_function), X)
+    ours, torchs = (
+        compiled(make(record_function), X),
+        compiled(make(torch.profiler.record_function), X),
+    )
     assert any("_record_function_enter" in call for call in ours.graphs[0])
     assert ours.graphs == torchs.graphs or (VERSION < (2, 13) and torchs.error is not None)
 
 
 @captures
 @every_form
-def test_what_is_in_the_graph_is_recorded_once(make: Any, capturing: None, instrument: Callable[..., Any]) -> None:
+def test_what_is_in_the_graph_is_recorded_once(
+    make: Any, capturing: None, instrument: Callable[..., Any]
+) -> None:
     if make is FORMS["name_as_keyword"] and VERSION < (2, 13):
         pytest.skip("PyTorch 2.12 forgets it, also of its own")
     eager = make(record_function)
@@ -112,7 +130,10 @@ def test_a_decorated_generator_is_followed_as_any() -> None:
 class TestUnderObservation:
     """What is going on in the program doesn't change what is compiled."""
 
-    @pytest.mark.skipif(VERSION < (2, 5), reason="PyTorch 2.4 calls modules, and their hooks, while it compiles them")
+    @pytest.mark.skipif(
+        VERSION < (2, 5),
+        reason="PyTorch 2.4 calls modules, and their hooks, while it compiles them",
+    )
     def test_in_a_module_with_hooks(self, instrument: Callable[..., Any]) -> None:
         instrument()
         assert is_whole(compiled(FORMS["in_a_module"](record_function), X))
@@ -120,7 +141,9 @@ class TestUnderObservation:
     @pytest.mark.usefixtures("no_callbacks_left")
     def test_callbacks_see_nothing_of_skipped_ranges(self) -> None:
         seen: list[str] = []
-        callback = observing.RecordFunctionCallback(lambda range_: seen.append(range_.name())).scopes({USER_SCOPE})
+        callback = observing.RecordFunctionCallback(
+            lambda range_: seen.append(range_.name())
+        ).scopes({USER_SCOPE})
         function = FORMS["with_block"](record_function)
         run = torch.compile(function, backend="eager", fullgraph=True)
         run(X)
@@ -131,7 +154,9 @@ class TestUnderObservation:
         assert seen == ["add"]
 
 
-contexts = pytest.mark.skipif(VERSION < (2, 6), reason="torch.compile knows no context managers of others' classes")
+contexts = pytest.mark.skipif(
+    VERSION < (2, 6), reason="torch.compile knows no context managers of others' classes"
+)
 
 
 def before_and_end(x: Any) -> Any:
@@ -154,7 +179,10 @@ def where_active(x: Any) -> Any:
 
 
 def by_operations(x: Any) -> Any:
-    handle, record = observing.record_function_enter("old"), observing.record_function_enter_new("new", "its arguments")
+    handle, record = (
+        observing.record_function_enter("old"),
+        observing.record_function_enter_new("new", "its arguments"),
+    )
     x = x + 1
     observing.record_function_exit(record)
     observing.record_function_exit(handle)
@@ -201,11 +229,18 @@ class TestRecordFunction:
         assert is_whole(found)
         _, range_ = found.result
         assert isinstance(range_, RecordFunction)
-        assert (range_.scope(), range_.is_active(), range_.handle(), range_.num_inputs()) == (USER_SCOPE, False, 0, 0)
+        assert (range_.scope(), range_.is_active(), range_.handle(), range_.num_inputs()) == (
+            USER_SCOPE,
+            False,
+            0,
+            0,
+        )
         range_.end()
 
     def test_what_belongs_to_the_thread_is_asked_each_time(self) -> None:
-        run = torch.compile(lambda x: x + 1 if observing.is_record_function_enabled() else x - 1, backend="eager")
+        run = torch.compile(
+            lambda x: x + 1 if observing.is_record_function_enabled() else x - 1, backend="eager"
+        )
         for enabled in (True, False, True):
             with observing.RecordFunctionGuard(enabled):
                 assert torch.equal(run(X), X + 1 if enabled else X - 1)

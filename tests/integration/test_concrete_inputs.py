@@ -20,8 +20,34 @@ from torch_programs import Training  # noqa: E402
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 
 NUMBERS = [
-    *(0, 7, -1, (1 << 31) - 1, -(1 << 31), 1 << 31, -(1 << 31) - 1, (1 << 63) - 1, -(1 << 63), True, False),
-    *(0.0, -0.0, 1.0, -3.0, 0.1, 1 / 3, 1e10, 1e18, 2.0**63, -(2.0**63), -1.5 * 2.0**63, 1e300, 5e-324),
+    *(
+        0,
+        7,
+        -1,
+        (1 << 31) - 1,
+        -(1 << 31),
+        1 << 31,
+        -(1 << 31) - 1,
+        (1 << 63) - 1,
+        -(1 << 63),
+        True,
+        False,
+    ),
+    *(
+        0.0,
+        -0.0,
+        1.0,
+        -3.0,
+        0.1,
+        1 / 3,
+        1e10,
+        1e18,
+        2.0**63,
+        -(2.0**63),
+        -1.5 * 2.0**63,
+        1e300,
+        5e-324,
+    ),
     *(float("inf"), -float("inf"), float("nan")),
     *(1 + 2j, -1.5 - 0.25j, 1e20j, complex(0.0, -0.0), complex(float("inf"), float("nan"))),
 ]
@@ -42,8 +68,12 @@ def call_with_lists() -> None:
     x[torch.tensor([0, 1]), torch.tensor([1, 2])]
     torch.div(x, 2, rounding_mode="floor")
     torch.nn.functional.interpolate(x[None], scale_factor=1.5)
-    torch.nn.functional.conv2d(torch.ones(1, 2, 5, 5), torch.ones(4, 1, 3, 3), padding=(1, 2), groups=2)
-    torch.nn.functional.conv2d(torch.ones(1, 2, 5, 5), torch.ones(4, 1, 3, 3), padding="same", groups=2)
+    torch.nn.functional.conv2d(
+        torch.ones(1, 2, 5, 5), torch.ones(4, 1, 3, 3), padding=(1, 2), groups=2
+    )
+    torch.nn.functional.conv2d(
+        torch.ones(1, 2, 5, 5), torch.ones(4, 1, 3, 3), padding="same", groups=2
+    )
     torch.einsum("ij,kj->ik", x, x)
     torch.empty_strided([1] * 30, [1] * 30).roll([1] * 2, [0, 1])
 
@@ -56,9 +86,14 @@ def fill_with_each() -> None:
 def operators(path: Path, id_name: str) -> list[tuple[str, list[Any], list[str] | None]]:
     """Of this thread, in the order of their begins."""
     here = threading.get_native_id()
-    found = [event for event in events_in(path, "X") if event["cat"] == "cpu_op" and event["tid"] == here]
+    found = [
+        event for event in events_in(path, "X") if event["cat"] == "cpu_op" and event["tid"] == here
+    ]
     found.sort(key=lambda event: event["args"][id_name])
-    return [(event["name"], event["args"].get("Input Dims", []), event["args"].get("Concrete Inputs")) for event in found]
+    return [
+        (event["name"], event["args"].get("Input Dims", []), event["args"].get("Concrete Inputs"))
+        for event in found
+    ]
 
 
 @pytest.mark.parametrize("program", [Training, fill_with_each, call_with_lists])

@@ -14,7 +14,10 @@ from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, record_func
 COPIES: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,
-    **{f"pickle {protocol}": lambda made, by=protocol: pickle.loads(pickle.dumps(made, by)) for protocol in range(6)},
+    **{
+        f"pickle {protocol}": lambda made, by=protocol: pickle.loads(pickle.dumps(made, by))
+        for protocol in range(6)
+    },
 }
 MAKES: dict[str, Callable[[], Any]] = {
     "a range": lambda: record_function("block", "of two"),
@@ -45,7 +48,9 @@ def recorded(sink: InMemorySink | None) -> list[str] | None:
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 @pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
 class TestCopies:
-    def test_of_a_new_one(self, copied: Callable[[Any], Any], make: Callable[[], Any], sink: InMemorySink | None) -> None:
+    def test_of_a_new_one(
+        self, copied: Callable[[Any], Any], make: Callable[[], Any], sink: InMemorySink | None
+    ) -> None:
         made = make()
         other = copied(made)
         assert (type(other), repr(other), other is made) == (type(made), repr(made), False)
@@ -77,7 +82,9 @@ def decorated(value: int) -> int:
 
 
 @pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
-def test_copies_of_decorated_functions(copied: Callable[[Any], Any], sink: InMemorySink | None) -> None:
+def test_copies_of_decorated_functions(
+    copied: Callable[[Any], Any], sink: InMemorySink | None
+) -> None:
     assert copied(decorated)(1) == 2
     assert recorded(sink) in (None, ["decorated"])
 

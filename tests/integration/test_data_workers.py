@@ -69,4 +69,8 @@ def test_what_the_program_opens_in_a_worker_lies_in_its_range(
     own = [span for span in spans if span.name == "own"]
     assert len(own) == 8
     assert {by_id.get((span.trace_id, span.parent or 0)) for span in own} == {"decode"}
-    assert not [span for span in spans if span.parent is not None and (span.trace_id, span.parent) not in by_id]
+    assert not [
+        span
+        for span in spans
+        if span.parent is not None and (span.trace_id, span.parent) not in by_id
+    ]

@@ -82,7 +82,9 @@ class Exported(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory, with_torch: PreparedPrograms) -> dict[str, Exported]:
+def exported(
+    tmp_path_factory: pytest.TempPathFactory, with_torch: PreparedPrograms
+) -> dict[str, Exported]:
     """By way out."""
     folder = tmp_path_factory.mktemp("programs")
     program = folder / "program.py"
@@ -101,7 +103,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory, with_torch: PreparedProgr
 def _received(server: OtlpServer) -> Iterable[Span]:
     for span in server.spans:
         linked = tuple(link.span_id.hex() for link in span.links)
-        yield Span(span.trace_id.hex(), span.span_id.hex(), span.name, span.parent_span_id.hex(), linked)
+        yield Span(
+            span.trace_id.hex(), span.span_id.hex(), span.name, span.parent_span_id.hex(), linked
+        )
 
 
 def _by_id(spans: Iterable[Span]) -> dict[str, Span]:
@@ -112,18 +116,27 @@ def _by_id(spans: Iterable[Span]) -> dict[str, Span]:
 
 
 @pytest.mark.parametrize("way", list(WAYS))
-def test_each_range_of_a_worker_arrives_once_and_the_program_still_exports(way: str, exported: dict[str, Exported]) -> None:
+def test_each_range_of_a_worker_arrives_once_and_the_program_still_exports(
+    way: str, exported: dict[str, Exported]
+) -> None:
     spans = exported[way].spans
     names = Counter([span.name for span in spans.values()])
     assert {name: count for name, count in names.items() if name.startswith("item of")} == {
         f"item of {kind}": 4 * EPOCHS[kind] for kind in WAYS[way]
     }
     assert names["afterwards"] == 1
-    assert {span.parent for span in spans.values()} - {""} <= {*spans, *exported[way].epochs.values()}
+    assert {span.parent for span in spans.values()} - {""} <= {
+        *spans,
+        *exported[way].epochs.values(),
+    }
 
 
-@pytest.mark.parametrize(("way", "kind"), [(way, kind) for way, kinds in WAYS.items() for kind in kinds])
-def test_where_the_ranges_of_a_worker_stand(way: str, kind: str, exported: dict[str, Exported]) -> None:
+@pytest.mark.parametrize(
+    ("way", "kind"), [(way, kind) for way, kinds in WAYS.items() for kind in kinds]
+)
+def test_where_the_ranges_of_a_worker_stand(
+    way: str, kind: str, exported: dict[str, Exported]
+) -> None:
     """Below the span in which the iterator was made, or, where they outlive that, linked to it."""
     epoch = exported[way].epochs[kind]
     workers = exported[way].workers(kind)

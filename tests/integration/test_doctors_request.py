@@ -14,7 +14,11 @@ PROTOCOLS = {"grpc": "grpc", "http": "http/protobuf"}
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(("mode", "ok"), [("ok", True), ("error", False)])
 def test_an_endpoint_is_asked_by_a_real_request(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], protocol: str, mode: str, ok: bool
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    protocol: str,
+    mode: str,
+    ok: bool,
 ) -> None:
     monkeypatch.setattr(doctor, "REQUEST_SECONDS", 0.5)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", PROTOCOLS[protocol])
@@ -27,13 +31,23 @@ def test_an_endpoint_is_asked_by_a_real_request(
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"])
+@pytest.mark.parametrize(
+    "variable", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"]
+)
 @pytest.mark.parametrize(
     ("asked", "spoken", "looks"),
-    [("grpc", "http", "this looks like HTTP: set {}=http/protobuf"), ("http", "grpc", "this looks like gRPC: set {}=grpc")],
+    [
+        ("grpc", "http", "this looks like HTTP: set {}=http/protobuf"),
+        ("http", "grpc", "this looks like gRPC: set {}=grpc"),
+    ],
 )
 def test_a_server_of_the_other_protocol_is_told_as_such(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], variable: str, asked: str, spoken: str, looks: str
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    variable: str,
+    asked: str,
+    spoken: str,
+    looks: str,
 ) -> None:
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_PROTOCOL", raising=False)
     monkeypatch.setenv(variable, PROTOCOLS[asked])

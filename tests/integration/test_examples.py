@@ -48,7 +48,9 @@ def program_of(name: str) -> str:
 
 
 @pytest.fixture
-def run_example(run_with_dynamo: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., str]:
+def run_example(
+    run_with_dynamo: Callable[..., subprocess.CompletedProcess[str]],
+) -> Callable[..., str]:
     """Runs one where PyTorch is imported already, with what its optimizer wants of it; gives what it prints."""
     return lambda name, *arguments: run_with_dynamo(program_of(name), *arguments).stdout
 
@@ -77,14 +79,20 @@ def test_train_runs_plain_and_learns(train: Callable[..., str]) -> None:
 
 
 @pytest.mark.usefixtures("nothing_listens")
-def test_the_demo_shows_a_step_and_writes_both_files(run_example: Callable[..., str], tmp_path: Path) -> None:
+def test_the_demo_shows_a_step_and_writes_both_files(
+    run_example: Callable[..., str], tmp_path: Path
+) -> None:
     output = run_example("demo.py", *FEW_STEPS)
     assert "One 'step' span" in output
     assert re.search(r"└─ .*aten::|├─ .*aten::", output)
     assert "ui.perfetto.dev" in output
     assert "A picture of it, in any browser: demo-out/report.html" in output
     assert re.fullmatch(r"    .* took \d+% of the time, .*\.", output.splitlines()[-1])
-    assert (tmp_path / "demo-out" / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert (
+        (tmp_path / "demo-out" / "report.html")
+        .read_text(encoding="utf-8")
+        .startswith("<!doctype html>")
+    )
     file = tmp_path / "demo-out" / "spans.jsonl"
     check_spans(uploaded(file))
     with gzip.open(tmp_path / "demo-out" / "trace.json.gz", "rt", encoding="utf-8") as file:
@@ -98,8 +106,13 @@ def check_spans(spans: list[dict[str, Any]]) -> None:
     """Every operator of the loop stands below its step, every step in its epoch, and no parent is missing."""
     by_id = {span["spanId"]: span for span in spans}
     assert len(by_id) == len(spans)
-    assert Counter(span["name"] for span in spans if span["name"] in ("epoch", "step")) == {"epoch": 2, "step": 4}
-    multiplications = [ancestors(span, by_id) for span in spans if span["name"].startswith("aten::addmm")]
+    assert Counter(span["name"] for span in spans if span["name"] in ("epoch", "step")) == {
+        "epoch": 2,
+        "step": 4,
+    }
+    multiplications = [
+        ancestors(span, by_id) for span in spans if span["name"].startswith("aten::addmm")
+    ]
     trained = [names for names in multiplications if names[-1] == "epoch"]
     assert all(names[-2:] == ["step", "epoch"] for names in trained)
     assert any("LanguageModel" in names for names in trained)
@@ -108,7 +121,9 @@ def check_spans(spans: list[dict[str, Any]]) -> None:
     assert any("Optimizer.step#AdamW.step" in span["name"] for span in spans)
 
 
-def test_the_demo_shows_what_was_lost(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_shows_what_was_lost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     demo = importlib.import_module("demo")
     demo.print_losses({"recorded": 7, "exported": 7, "failed": 0, "dropped.error": 0})
@@ -118,7 +133,9 @@ def test_the_demo_shows_what_was_lost(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 @pytest.mark.usefixtures("nothing_listens")
-def test_operators_stand_below_the_request_that_caused_them(run_example: Callable[..., str], tmp_path: Path) -> None:
+def test_operators_stand_below_the_request_that_caused_them(
+    run_example: Callable[..., str], tmp_path: Path
+) -> None:
     pytest.importorskip("uvicorn")
     pytest.importorskip("opentelemetry.instrumentation.fastapi")
     output = run_example("serve.py", "--once", "--train-steps", "2")
@@ -131,32 +148,51 @@ def test_operators_stand_below_the_request_that_caused_them(run_example: Callabl
     assert all(names[-1] == "GET /write" for names in above)
 
 
-def test_opentelemetry_instrument_observes_the_training(run_by: Callable[..., Any], tmp_path: Path) -> None:
+def test_opentelemetry_instrument_observes_the_training(
+    run_by: Callable[..., Any], tmp_path: Path
+) -> None:
     if importlib.util.find_spec("opentelemetry.distro") is None:
         pytest.skip("opentelemetry-distro is not installed: pip install '.[examples]'")
-    run = run_by(tmp_path, str(Path(sys.executable).with_name("opentelemetry-instrument")), sys.executable)
-    exporters = {"OTEL_TRACES_EXPORTER": "console", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
-    output = run(program_of("train.py"), *FEW_STEPS, "--steps", "2", "--workers", "0", **exporters).stdout
+    run = run_by(
+        tmp_path, str(Path(sys.executable).with_name("opentelemetry-instrument")), sys.executable
+    )
+    exporters = {
+        "OTEL_TRACES_EXPORTER": "console",
+        "OTEL_METRICS_EXPORTER": "none",
+        "OTEL_LOGS_EXPORTER": "none",
+    }
+    output = run(
+        program_of("train.py"), *FEW_STEPS, "--steps", "2", "--workers", "0", **exporters
+    ).stdout
     names = Counter(re.findall(r'^    "name": "(.*)",$', output, flags=re.MULTILINE))
     assert names["step"] == 2
     assert names["aten::addmm"] >= 2
     assert len(losses(output)) == 1
 
 
-def test_arrays_as_spans_chrome_trace_and_graph(run_program: Callable[..., Any], tmp_path: Path) -> None:
+def test_arrays_as_spans_chrome_trace_and_graph(
+    run_program: Callable[..., Any], tmp_path: Path
+) -> None:
     said = run_program(program_of("arrays.py"), "trace.json").stdout
     operators = Counter(re.findall(r"= arrays::(\w+)\(", said))
     assert len(operators) == 10
     assert f"{operators.total()} operators as spans" in said
     events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
-    assert Counter(event["name"] for event in events if event["name"].startswith("arrays::")) == Counter(
-        {f"arrays::{name}": times for name, times in operators.items()}
-    )
+    assert Counter(
+        event["name"] for event in events if event["name"].startswith("arrays::")
+    ) == Counter({f"arrays::{name}": times for name, times in operators.items()})
 
 
 def test_the_wrappers_of_arrays_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
     from otel_recfn.cli import main
 
     monkeypatch.chdir(EXAMPLES / "array_operators")
-    options = ["--schema", "operators.yaml", "--dispatch", "array_operators.kernels", "--out", "wrappers"]
+    options = [
+        "--schema",
+        "operators.yaml",
+        "--dispatch",
+        "array_operators.kernels",
+        "--out",
+        "wrappers",
+    ]
     assert main(["codegen", *options, "--check"]) == 0

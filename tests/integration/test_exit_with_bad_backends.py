@@ -54,14 +54,18 @@ def ended(run_program: Callable[..., Any], *arguments: object) -> tuple[float, i
     return float(seconds), int(exports), int(ours), int(spans)
 
 
-def test_one_that_is_down_is_not_asked_again_and_again_when_the_program_ends(run_program: Callable[..., Any]) -> None:
+def test_one_that_is_down_is_not_asked_again_and_again_when_the_program_ends(
+    run_program: Callable[..., Any],
+) -> None:
     """By then it is known: the first export has failed, and nothing is waited for."""
     seconds, exports, _, _ = ended(run_program, 0.8, "FAILURE", 2.0, "after")
     assert exports <= 2  # the program's own, and what was queued with it
     assert seconds < 4.0
 
 
-def test_one_that_hangs_is_waited_for_no_longer_than_was_said(run_program: Callable[..., Any]) -> None:
+def test_one_that_hangs_is_waited_for_no_longer_than_was_said(
+    run_program: Callable[..., Any],
+) -> None:
     seconds, exports, _, _ = ended(run_program, 1.5, "SUCCESS", 0.5, "at once")
     assert exports <= 2
     assert seconds < 4.0

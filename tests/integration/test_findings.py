@@ -33,7 +33,9 @@ def planted(rule: str) -> Program:
     return next(program for each, _, program in PLANTED if each == rule)
 
 
-@pytest.mark.parametrize(("rule", "name", "program"), PLANTED, ids=[program.__name__ for *_, program in PLANTED])
+@pytest.mark.parametrize(
+    ("rule", "name", "program"), PLANTED, ids=[program.__name__ for *_, program in PLANTED]
+)
 def test_a_planted_fault_is_what_is_found_first(rule: str, name: str, program: Program) -> None:
     first, *_ = found_in(program, profile_memory=rule == "memory")
     assert first.rule == rule
@@ -41,9 +43,14 @@ def test_a_planted_fault_is_what_is_found_first(rule: str, name: str, program: P
     assert 0 < first.share <= 1
 
 
-def test_who_waits_for_the_programs_own_threads_has_a_serious_fault_and_who_sleeps_may_have_none() -> None:
+def test_who_waits_for_the_programs_own_threads_has_a_serious_fault_and_who_sleeps_may_have_none() -> (
+    None
+):
     """Another program may have had the core."""
-    assert [found_in(program)[0].serious for rule, _, program in PLANTED if rule == "cpu"] == [False, True]
+    assert [found_in(program)[0].serious for rule, _, program in PLANTED if rule == "cpu"] == [
+        False,
+        True,
+    ]
 
 
 def test_the_line_of_python_is_told_where_stacks_are_recorded() -> None:
@@ -51,7 +58,9 @@ def test_the_line_of_python_is_told_where_stacks_are_recorded() -> None:
     assert "planted_faults.py(" in first.code
 
 
-@pytest.mark.parametrize("record", [profile, torch.profiler.profile], ids=["ours", "torch.profiler"])
+@pytest.mark.parametrize(
+    "record", [profile, torch.profiler.profile], ids=["ours", "torch.profiler"]
+)
 @pytest.mark.parametrize("rule", ["data", "compile", "sync", "copy", "tiny", "memory"])
 def test_the_same_is_found_in_traces(rule: str, record: Callable[..., Any], tmp_path: Path) -> None:
     trace, out = tmp_path / "trace.json", tmp_path / "report.json"

@@ -62,13 +62,28 @@ def test_what_parent_and_children_record_is_exported_once(run_program: Callable[
         run_program(EXPORT, server.endpoint)
         names = [span.name for span in server.spans if span.name != "span"]
         ids = [span.span_id for span in server.spans]
-    assert {name: names.count(name) for name in names} == {"parent": 40, "child 0": 20, "child 1": 20}
+    assert {name: names.count(name) for name in names} == {
+        "parent": 40,
+        "child 0": 20,
+        "child 1": 20,
+    }
     assert len(ids) == len(set(ids))
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("method", "forks"), [("os.fork", FORKS), ("fork", FORKS // 2), ("forkserver", 2), ("spawn", 1)])
+@pytest.mark.parametrize(
+    ("method", "forks"), [("os.fork", FORKS), ("fork", FORKS // 2), ("forkserver", 2), ("spawn", 1)]
+)
 def test_forks_at_random_moments_of_four_busy_threads(method: str, forks: int) -> None:
-    command = [sys.executable, str(SCRIPT), "--method", method, "--forks", str(forks), "--child-seconds", str(PATIENCE_S)]
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        "--method",
+        method,
+        "--forks",
+        str(forks),
+        "--child-seconds",
+        str(PATIENCE_S),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -89,20 +89,30 @@ def play(blocks: list[Any], programs: dict[str, Callable[[], object]], traces: T
         if isinstance(block, str):
             programs[block]()
         else:
-            with record_function("range") if block[0] == "range" else traces.tracer.start_as_current_span("span"):
+            with (
+                record_function("range")
+                if block[0] == "range"
+                else traces.tracer.start_as_current_span("span")
+            ):
                 play(block[1], programs, traces)
 
 
 def begun(traces: Traces) -> Counter[str]:
     """Paths of spans that a program's own names make up, and those just below them."""
     known = {*NAMES, "range", "span", "request"}
-    paths = [re.sub(r"_\d+$", "", path) for path in traces.all_paths().elements()]  # the number of a module
-    return Counter(path for path in paths if path.startswith("request") and path.split("/")[-1] in known)
+    paths = [
+        re.sub(r"_\d+$", "", path) for path in traces.all_paths().elements()
+    ]  # the number of a module
+    return Counter(
+        path for path in paths if path.startswith("request") and path.split("/")[-1] in known
+    )
 
 
 @settings(max_examples=40, deadline=None)
 @given(blocks=st.lists(BLOCKS, min_size=1, max_size=5))
-def test_what_begins_later_lies_in_what_is_open(programs: dict[str, Callable[[], object]], blocks: list[Any]) -> None:
+def test_what_begins_later_lies_in_what_is_open(
+    programs: dict[str, Callable[[], object]], blocks: list[Any]
+) -> None:
     traces = Traces()
     with traces.tracer.start_as_current_span("request"):
         play(blocks, programs, traces)

@@ -55,7 +55,9 @@ def requests() -> Iterator[Traces]:
 
 def told(spans: list[ReadableSpan]) -> list[dict[str, Any]]:
     """What spans say of whole generations, the first one of each trace that does."""
-    return [dict(span.attributes or {}) for span in spans if PREFIX + "count" in (span.attributes or {})]
+    return [
+        dict(span.attributes or {}) for span in spans if PREFIX + "count" in (span.attributes or {})
+    ]
 
 
 def decoded(spans: list[ReadableSpan]) -> int:
@@ -64,8 +66,12 @@ def decoded(spans: list[ReadableSpan]) -> int:
     return sum(int((span.attributes or {}).get("aggregation.span_count", 1)) for span in names)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("lengths", [CACHED, GROWING, SLIDING], ids=["with a cache", "without", "in a window"])
-def test_a_request_says_what_it_generated_and_how_fast(requests: Traces, lengths: list[int]) -> None:
+@pytest.mark.parametrize(
+    "lengths", [CACHED, GROWING, SLIDING], ids=["with a cache", "without", "in a window"]
+)
+def test_a_request_says_what_it_generated_and_how_fast(
+    requests: Traces, lengths: list[int]
+) -> None:
     model = Model()
     requests.serve(lambda: calls(model, lengths))
     requests.serve(lambda: calls(model, lengths))
@@ -76,11 +82,22 @@ def test_a_request_says_what_it_generated_and_how_fast(requests: Traces, lengths
     assert later["recfn.input_shapes"] == (f"[2, {lengths[0]}]",)
     assert not [name for span in spans for name in span.attributes or {} if name.startswith("_")]
     sizes = {"count": 1, "input_tokens": lengths[0], "output_tokens": len(lengths), "batch_size": 2}
-    assert {name: found[PREFIX + name] for name in sizes} == sizes == {name: later[PREFIX + name] for name in sizes}
+    assert (
+        {name: found[PREFIX + name] for name in sizes}
+        == sizes
+        == {name: later[PREFIX + name] for name in sizes}
+    )
     first, each = found[PREFIX + "time_to_first_token_ns"], found[PREFIX + "time_per_token_ns"]
-    assert 0 < first < first + each * (len(lengths) - 1) <= (request.end_time or 0) - (request.start_time or 0)
+    assert (
+        0
+        < first
+        < first + each * (len(lengths) - 1)
+        <= (request.end_time or 0) - (request.start_time or 0)
+    )
     of_first = [span for span in spans if span.context.trace_id == request.context.trace_id]  # type: ignore[union-attr]
-    assert decoded(of_first) >= len(lengths) - 2  # that a model generates without a cache is known from then on
+    assert (
+        decoded(of_first) >= len(lengths) - 2
+    )  # that a model generates without a cache is known from then on
     assert decoded(spans) - decoded(of_first) == len(lengths) - 1
 
 
@@ -102,7 +119,11 @@ def test_every_decoding_call_has_a_range_around_it(tmp_path: Path) -> None:
     counts = {one.path: one.count for one in prof.tree("module")}
     assert (counts["decode",], counts["decode", name], counts[name,]) == (3, 3, 1)
     prof.export_chrome_trace(tmp_path / "trace.json")
-    slices = [event for event in read_trace(tmp_path / "trace.json")["traceEvents"] if event["name"].startswith("decode")]
+    slices = [
+        event
+        for event in read_trace(tmp_path / "trace.json")["traceEvents"]
+        if event["name"].startswith("decode")
+    ]
     assert [event["name"] for event in slices] == ["decode#2", "decode#3", "decode#4"]
     assert slices[0]["args"]["Attributes"][PREFIX + "input_tokens"] == 5
 
@@ -151,7 +172,10 @@ def test_requests_may_generate_in_turns_in_one_thread(requests: Traces) -> None:
         await asyncio.gather(request(CACHED), request([4, 1, 1]), request([7]))
 
     asyncio.run(main())
-    sizes = [(found[PREFIX + "input_tokens"], found[PREFIX + "output_tokens"]) for found in told(requests.spans())]
+    sizes = [
+        (found[PREFIX + "input_tokens"], found[PREFIX + "output_tokens"])
+        for found in told(requests.spans())
+    ]
     assert sorted(sizes) == [(4, 3), (5, 4)]
 
 
@@ -188,21 +212,31 @@ def test_no_request_is_kept_once_it_has_generated(requests: Traces) -> None:
 
 def test_requests_may_generate_in_threads(requests: Traces) -> None:
     models = Model(), Model()
-    run_together(*[lambda model=model: requests.serve(lambda: calls(model, CACHED)) for model in models])  # type: ignore[misc]
+    run_together(
+        *[lambda model=model: requests.serve(lambda: calls(model, CACHED)) for model in models]
+    )  # type: ignore[misc]
     assert [found[PREFIX + "output_tokens"] for found in told(requests.spans())] == [4, 4]
 
 
 def test_several_generations_of_a_request_are_added_up_and_have_no_times(requests: Traces) -> None:
     requests.serve(lambda: calls(Model(), [*CACHED, 6, 1, 1]))
     (found,) = told(requests.spans())
-    assert (found[PREFIX + "count"], found[PREFIX + "input_tokens"], found[PREFIX + "output_tokens"]) == (2, 11, 7)
+    assert (
+        found[PREFIX + "count"],
+        found[PREFIX + "input_tokens"],
+        found[PREFIX + "output_tokens"],
+    ) == (2, 11, 7)
     assert PREFIX + "time_per_token_ns" not in found
 
 
 def test_a_step_says_it_of_what_was_generated_in_it(requests: Traces) -> None:
     with step("decode"):
         calls(Model(), CACHED)
-    found = next(dict(span.attributes or {}) for span in requests.spans() if span.name == "decode" and span.parent is None)
+    found = next(
+        dict(span.attributes or {})
+        for span in requests.spans()
+        if span.name == "decode" and span.parent is None
+    )
     assert (found[PREFIX + "input_tokens"], found[PREFIX + "output_tokens"]) == (5, 4)
     assert found[PREFIX + "time_to_first_token_ns"] > 0
 
@@ -248,13 +282,17 @@ def test_the_programs_own_modes_and_tensors_see_nothing_of_us(requests: Traces) 
     from torch.overrides import TorchFunctionMode
 
     class Noted(TorchFunctionMode):  # type: ignore[misc]
-        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(function)
             return function(*args, **(kwargs or {}))
 
     class Own(torch.Tensor):  # type: ignore[misc, name-defined]
         @classmethod
-        def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(function)
             return super().__torch_function__(function, types, args, kwargs or {})
 
@@ -276,7 +314,9 @@ def symbolic_input() -> tuple[Any, Any]:
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
     shapes = ShapeEnv()
-    sizes = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    sizes = StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.DYNAMIC, DimDynamic.STATIC]
+    )
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
     return shapes, mode.from_tensor(torch.ones(3, 5, 4), symbolic_context=sizes)
 
@@ -300,9 +340,15 @@ def test_inputs_without_plain_sizes_are_not_told_and_cost_no_module_calls(reques
 
 def test_transformers_generate(requests: Traces) -> None:
     transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=100, bos_token_id=0, eos_token_id=1)
+    config = transformers.GPT2Config(
+        n_layer=2, n_head=2, n_embd=8, vocab_size=100, bos_token_id=0, eos_token_id=1
+    )
     model, ids = transformers.GPT2LMHeadModel(config).eval(), torch.ones(2, 6, dtype=torch.long)
-    requests.serve(lambda: model.generate(ids, max_new_tokens=5, min_new_tokens=5, do_sample=False, pad_token_id=0))
+    requests.serve(
+        lambda: model.generate(
+            ids, max_new_tokens=5, min_new_tokens=5, do_sample=False, pad_token_id=0
+        )
+    )
     (found,) = told(requests.spans())
     sizes = {"count": 1, "input_tokens": 6, "output_tokens": 5, "batch_size": 2}
     assert {name: found[PREFIX + name] for name in sizes} == sizes

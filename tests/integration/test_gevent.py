@@ -51,7 +51,9 @@ def work(requests):
 """
 
 
-def test_ranges_of_greenlets_lie_in_their_requests_also_in_a_forked_child(run_program: Callable[..., Any]) -> None:
+def test_ranges_of_greenlets_lie_in_their_requests_also_in_a_forked_child(
+    run_program: Callable[..., Any],
+) -> None:
     program = """
 print(work(40), flush=True)
 exporter.clear()

@@ -81,7 +81,12 @@ def test_an_operator_that_hangs_in_a_module(hang: Callable[..., Any], told: Told
     model = torch.nn.Sequential(Hangs())
     with record_function("step"):
         model(torch.ones(2))
-    assert told.path() == ["step", "nn.Module: Sequential_0", "nn.Module: Hangs_0", "recfn_hangs::hang"]
+    assert told.path() == [
+        "step",
+        "nn.Module: Sequential_0",
+        "nn.Module: Hangs_0",
+        "recfn_hangs::hang",
+    ]
 
 
 def test_an_operator_that_hangs_in_a_backward_pass(hang: Callable[..., Any], told: Told) -> None:

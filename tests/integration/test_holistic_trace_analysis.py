@@ -50,10 +50,14 @@ def write_trace(instrumentor: OtelRecordFunctionInstrumentor, path: Path) -> lis
         with within(record_function("answer")):
             pass
     instrumentor.uninstrument()
-    return sorted(int(name.partition("#")[2]) for name in names_in(path) if name.startswith("ProfilerStep#"))
+    return sorted(
+        int(name.partition("#")[2]) for name in names_in(path) if name.startswith("ProfilerStep#")
+    )
 
 
-def test_it_finds_the_steps_and_what_lies_in_what(instrumentor: OtelRecordFunctionInstrumentor, tmp_path: Path) -> None:
+def test_it_finds_the_steps_and_what_lies_in_what(
+    instrumentor: OtelRecordFunctionInstrumentor, tmp_path: Path
+) -> None:
     path = tmp_path / "trace.json"
     numbers = write_trace(instrumentor, path)
     assert len(numbers) == STEPS
@@ -62,7 +66,12 @@ def test_it_finds_the_steps_and_what_lies_in_what(instrumentor: OtelRecordFuncti
     frame, names = analysis.t.get_trace(0), analysis.t.symbol_table.get_sym_table()
     (stacks,) = call_stack.CallGraph(analysis.t).call_stacks
     paths = {
-        tuple(names[frame.loc[index, "name"]] for index in stacks.get_path_to_root(row) if index >= 0)
+        tuple(
+            names[frame.loc[index, "name"]] for index in stacks.get_path_to_root(row) if index >= 0
+        )
         for row in frame.index[frame["name"].map(lambda symbol: names[symbol] == "load")]
     }
-    assert paths == {("load", "work", "batch", f"ProfilerStep#{number}", "serve", "request") for number in numbers[:-1]}
+    assert paths == {
+        ("load", "work", "batch", f"ProfilerStep#{number}", "serve", "request")
+        for number in numbers[:-1]
+    }

@@ -57,7 +57,9 @@ def run(cache: Path, run_program: Callable[..., Any]) -> Run:
 
     def run(program: str, **environment: str) -> str:
         imported = f"{PRELUDE}assert 'torch' not in sys.modules\n{program}"
-        said: str = run_program(imported, **{"OTEL_RECFN_CACHE_DIR": str(cache)} | environment).stdout
+        said: str = run_program(
+            imported, **{"OTEL_RECFN_CACHE_DIR": str(cache)} | environment
+        ).stdout
         return said
 
     return run
@@ -69,7 +71,8 @@ def run_with(cache: Path, run_with_torch: Callable[..., Any]) -> Run:
 
     def run(program: str, **environment: str) -> str:
         said: str = run_with_torch(
-            f"import torch\n{PRELUDE}{program}", **{"OTEL_RECFN_CACHE_DIR": str(cache)} | environment
+            f"import torch\n{PRELUDE}{program}",
+            **{"OTEL_RECFN_CACHE_DIR": str(cache)} | environment,
         ).stdout
         return said
 
@@ -87,7 +90,9 @@ exit 1
 """
 
 
-def test_a_build_that_fails_is_tried_and_told_once_in_a_process(run_with: Run, tmp_path: Path) -> None:
+def test_a_build_that_fails_is_tried_and_told_once_in_a_process(
+    run_with: Run, tmp_path: Path
+) -> None:
     tmp_path.chmod(0o700)
     (script := tmp_path / "compiler").write_text(FAILING.format(runs=tmp_path / "runs"))
     script.chmod(0o700)
@@ -101,9 +106,16 @@ for _ in range(3):
 """
     for processes in (1, 2):
         output = run_with(program, OTEL_RECFN_CACHE_DIR=str(tmp_path), CXX=str(script))
-        assert output.count("PyTorch operators are not observed, everything else is: compiling torch_observer") == 1
+        assert (
+            output.count(
+                "PyTorch operators are not observed, everything else is: compiling torch_observer"
+            )
+            == 1
+        )
         assert output.count("WARNING building torch_observer") == 1
-        assert len((tmp_path / "runs").read_text().splitlines()) == processes * len(observer_build.STANDARDS)
+        assert len((tmp_path / "runs").read_text().splitlines()) == processes * len(
+            observer_build.STANDARDS
+        )
 
 
 def test_without_a_compiler_the_rest_works(run_with: Run, tmp_path: Path) -> None:
@@ -120,4 +132,9 @@ assert not observer.enabled
         PATH="",
         CXX="",
     )
-    assert output.count("WARNING PyTorch operators are not observed, everything else is: no C++ compiler found") == 1
+    assert (
+        output.count(
+            "WARNING PyTorch operators are not observed, everything else is: no C++ compiler found"
+        )
+        == 1
+    )

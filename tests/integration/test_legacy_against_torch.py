@@ -25,7 +25,9 @@ from torch_programs import Training, run_together, scripted_programs  # noqa: E4
 
 pytestmark = pytest.mark.torch
 
-pytest.importorskip("torch.autograd.profiler_legacy", reason="this torch has no legacy profiler any more")
+pytest.importorskip(
+    "torch.autograd.profiler_legacy", reason="this torch has no legacy profiler any more"
+)
 
 
 class Seen(NamedTuple):
@@ -57,7 +59,10 @@ class Both:
             enable_profiler_legacy(config)
             program()
             self.our_lists = disable_profiler_legacy()
-        self.ours, self.theirs = by_thread(map_lists(ours, self.our_lists)), by_thread(map_lists(theirs, self.their_lists))
+        self.ours, self.theirs = (
+            by_thread(map_lists(ours, self.our_lists)),
+            by_thread(map_lists(theirs, self.their_lists)),
+        )
 
     def compare(self) -> None:
         assert_same_in_each_thread(self.ours, self.theirs)
@@ -74,7 +79,13 @@ class theirs_enabled:
         from torch.autograd import ProfilerConfig as TheirConfig
         from torch.autograd import ProfilerState as TheirState
 
-        asked = (config.report_input_shapes, config.profile_memory, config.with_stack, config.with_flops, False)
+        asked = (
+            config.report_input_shapes,
+            config.profile_memory,
+            config.with_stack,
+            config.with_flops,
+            False,
+        )
         self._config = TheirConfig(TheirState.CPU, *asked, _ExperimentalConfig())
         self._lists: list[list[Any]] = []
 
@@ -101,14 +112,37 @@ def ours(event: LegacyEvent) -> Seen:
     shapes = [list(shape) for shape in event.shapes]
     forward = event.fwd_thread_id if event.sequence_nr >= 0 else 0
     place = (event.kind_str, event.name, event.thread_id, event.handle, event.node_id, shapes)
-    return Seen(*place, event.sequence_nr, forward, event.scope, event.is_async, event.flops, event.cpu_memory_usage)
+    return Seen(
+        *place,
+        event.sequence_nr,
+        forward,
+        event.scope,
+        event.is_async,
+        event.flops,
+        event.cpu_memory_usage,
+    )
 
 
 def theirs(event: Any) -> Seen:
     sequence_nr = event.sequence_nr()
     forward = event.fwd_thread_id() if sequence_nr >= 0 else 0
-    place = (event.kind(), event.name(), event.thread_id(), event.handle(), event.node_id(), event.shapes())
-    return Seen(*place, sequence_nr, forward, event.scope(), event.is_async(), event.flops(), event.cpu_memory_usage())
+    place = (
+        event.kind(),
+        event.name(),
+        event.thread_id(),
+        event.handle(),
+        event.node_id(),
+        event.shapes(),
+    )
+    return Seen(
+        *place,
+        sequence_nr,
+        forward,
+        event.scope(),
+        event.is_async(),
+        event.flops(),
+        event.cpu_memory_usage(),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -175,8 +209,18 @@ def test_memory_is_theirs_within_operators_and_between_them(training: Training) 
 
 def test_stacks_are_theirs(training: Training) -> None:
     both = Both(training.step, with_stack=True)
-    here = {event.event_id: list(event.stack) for events in both.our_lists for event in events if event.kind_str == "push"}
-    there = [list(event.stack()) for events in both.their_lists for event in events if event.kind() == "push"]
+    here = {
+        event.event_id: list(event.stack)
+        for events in both.our_lists
+        for event in events
+        if event.kind_str == "push"
+    }
+    there = [
+        list(event.stack())
+        for events in both.their_lists
+        for event in events
+        if event.kind() == "push"
+    ]
     assert list(here.values()) == there
     assert any("test_legacy_against_torch.py" in line for stack in there for line in stack)
 
@@ -202,7 +246,13 @@ def test_torchscript_forks_belong_to_the_run() -> None:
         warnings.simplefilter("ignore")
         both = Both(lambda: fork_and_wait(x))
     forked = [event.name for event in both.pushes()].count("<forked function>")
-    assert forked == [event.name for events in both.theirs.values() for event in events].count("<forked function>") == 2
+    assert (
+        forked
+        == [event.name for events in both.theirs.values() for event in events].count(
+            "<forked function>"
+        )
+        == 2
+    )
 
 
 def test_their_parser_reads_our_events(training: Training) -> None:
@@ -213,7 +263,10 @@ def test_their_parser_reads_our_events(training: Training) -> None:
     def parsed(lists: list[list[Any]]) -> list[tuple[Any, ...]]:
         events = EventList(_parse_legacy_records(lists), use_device=None)
         events._build_tree()
-        return [(event.name, event.thread, event.id, event.cpu_parent and event.cpu_parent.id) for event in events]
+        return [
+            (event.name, event.thread, event.id, event.cpu_parent and event.cpu_parent.id)
+            for event in events
+        ]
 
     both = Both(training.step, report_input_shapes=True)
     assert parsed(torch_records(both.our_lists)) == parsed(both.their_lists)
@@ -227,7 +280,9 @@ def test_events_say_what_flops_were_counted_from(shapes: bool) -> None:
         torch.neg(x + x)
         torch.addmm(torch.ones(2), x, x.t())
         torch.bmm(batch, batch.transpose(1, 2))
-        torch.nn.functional.conv2d(torch.ones(1, 2, 5, 5), torch.ones(4, 1, 3, 3), stride=2, padding=(1, 0), groups=2)
+        torch.nn.functional.conv2d(
+            torch.ones(1, 2, 5, 5), torch.ones(4, 1, 3, 3), stride=2, padding=(1, 0), groups=2
+        )
 
     config = ProfilerConfig(ProfilerState.CPU, report_input_shapes=shapes, with_flops=True)
     enable_profiler_legacy(config)
@@ -248,7 +303,11 @@ def test_records_for_their_parser_have_what_theirs_have() -> None:
     """Whatever PyTorch's binding of its event offers, with values of the same types."""
     both = Both(lambda: torch.neg(torch.ones(2)), report_input_shapes=True)
     (theirs,), (ours,) = both.their_lists, torch_records(both.our_lists)
-    accessors = [name for name in dir(theirs[0]) if not name.startswith("_") and not name.endswith("elapsed_us")]
+    accessors = [
+        name
+        for name in dir(theirs[0])
+        if not name.startswith("_") and not name.endswith("elapsed_us")
+    ]
     for name in accessors:
         for their, our in zip(theirs, ours, strict=True):
             assert type(getattr(our, name)()) is type(getattr(their, name)())

@@ -35,6 +35,11 @@ def test_a_program_may_end_while_it_is_profiled(run_program: Callable[..., Any])
     assert run_program(RUNNING_AT_EXIT).stderr == ""
 
 
-def test_a_forked_child_leaves_the_trace_to_its_parent(run_program: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_forked_child_leaves_the_trace_to_its_parent(
+    run_program: Callable[..., Any], tmp_path: Path
+) -> None:
     assert run_program(FORKED_INSIDE).stderr == ""
-    assert [event["name"] for event in json.loads((tmp_path / "steps.trace").read_text())] == ["before", "parent"]
+    assert [event["name"] for event in json.loads((tmp_path / "steps.trace").read_text())] == [
+        "before",
+        "parent",
+    ]

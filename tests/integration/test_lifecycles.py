@@ -82,7 +82,9 @@ instrumentor.uninstrument()
 child = multiprocessing.get_context("fork").Process(target=instrumented_work)
 child.start(), child.join()""",
     **{
-        method: AS_MAIN.format(f"multiprocessing.get_context({method!r}).Process(target=work_in_child)", JOIN)
+        method: AS_MAIN.format(
+            f"multiprocessing.get_context({method!r}).Process(target=work_in_child)", JOIN
+        )
         for method in ("fork", "spawn", "forkserver")
     },
 }
@@ -106,7 +108,9 @@ def arrived(tmp_path_factory: pytest.TempPathFactory) -> Arrived:
     folder = tmp_path_factory.mktemp("programs")
     found: Arrived = {name: [] for name in PROGRAMS}
     with OtlpServer("http") as server:
-        running = [_started(name, folder, server.endpoint, rank) for rank, name in enumerate(PROGRAMS)]
+        running = [
+            _started(name, folder, server.endpoint, rank) for rank, name in enumerate(PROGRAMS)
+        ]
         for process in running:
             process.communicate(timeout=PATIENCE_S)
             assert process.returncode != 77
@@ -114,7 +118,9 @@ def arrived(tmp_path_factory: pytest.TempPathFactory) -> Arrived:
             attributes = {each.key: each.value for each in one.resource.attributes}
             for span in [span for scope in one.scope_spans for span in scope.spans]:
                 rank = attributes["recfn.rank"].int_value
-                found[attributes["service.name"].string_value].append((span.trace_id.hex(), span.name, rank))
+                found[attributes["service.name"].string_value].append(
+                    (span.trace_id.hex(), span.name, rank)
+                )
     return found
 
 
@@ -124,12 +130,18 @@ def _started(name: str, folder: Path, endpoint: str, rank: int) -> subprocess.Po
     told = {
         "OTEL_SERVICE_NAME": name, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint, "RANK": str(rank), "TRACEPARENT": LAUNCHER,
     }  # fmt: skip
-    return subprocess.Popen([sys.executable, str(file)], env={**os.environ, **told}, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, str(file)], env={**os.environ, **told}, stderr=subprocess.PIPE
+    )
 
 
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_what_arrives(name: str, arrived: Arrived) -> None:
     names = [span for _, span, _ in arrived[name]]
-    assert {each: names.count(each) for each in ("parent", "child", "lost") if each in names} == ARRIVES[name]
-    assert {trace_id for trace_id, _, _ in arrived[name]} == {f"{0xABC:032x}"}  # the launcher's trace goes on
+    assert {
+        each: names.count(each) for each in ("parent", "child", "lost") if each in names
+    } == ARRIVES[name]
+    assert {trace_id for trace_id, _, _ in arrived[name]} == {
+        f"{0xABC:032x}"
+    }  # the launcher's trace goes on
     assert {rank for _, _, rank in arrived[name]} == {list(PROGRAMS).index(name)}

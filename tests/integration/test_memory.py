@@ -30,7 +30,9 @@ class Intruder(torch.Tensor):  # type: ignore[misc]
     """Runs the program's Python inside PyTorch's own operators."""
 
     @classmethod
-    def __torch_dispatch__(cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         for work in _inside:
             work()
         return torch.ones(2)
@@ -62,7 +64,11 @@ def profiler_of_torch(**options: Any) -> Any:
 
 def reported_to(theirs: Any) -> list[int]:
     """Bytes, as torch.profiler was told."""
-    return [event.nbytes() for event in theirs.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return [
+        event.nbytes()
+        for event in theirs.profiler.kineto_results.events()
+        if event.name() == "[memory]"
+    ]
 
 
 def nothing_is_left() -> None:
@@ -77,7 +83,12 @@ def test_what_an_operator_allocates_is_a_row_below_it() -> None:
         events = run.events()
     assert x.nbytes == BYTES
     (row,) = reports(events)
-    assert (row.name, row.nbytes, row.device, row.start_ns) == ("[memory]", BYTES, "cpu", row.end_ns)
+    assert (row.name, row.nbytes, row.device, row.start_ns) == (
+        "[memory]",
+        BYTES,
+        "cpu",
+        row.end_ns,
+    )
     parent = next(event for event in events if event.event_id == row.parent)
     assert parent.name == "aten::empty"
     assert parent.thread_id == row.thread_id
@@ -89,7 +100,14 @@ def test_of_operators_everything_is_recorded_that_torch_profiler_records() -> No
 
     def work() -> list[torch.Tensor]:
         x = layer(image)
-        return [x, x.softmax(-1), x.logsumexp(0), x.sort().values, torch.cat([x, x]), x.flatten(2) @ x.flatten(2).mT]
+        return [
+            x,
+            x.softmax(-1),
+            x.logsumexp(0),
+            x.sort().values,
+            torch.cat([x, x]),
+            x.flatten(2) @ x.flatten(2).mT,
+        ]
 
     kept = [work()]
     with profiler_of_torch() as theirs:
@@ -133,7 +151,9 @@ def test_memory_of_a_gpu_names_its_device() -> None:
 
 
 @pytest.mark.parametrize("started_in_a_range", [False, True])
-def test_torch_profiler_has_the_memory_of_its_time_and_we_have_the_rest(started_in_a_range: bool) -> None:
+def test_torch_profiler_has_the_memory_of_its_time_and_we_have_the_rest(
+    started_in_a_range: bool,
+) -> None:
     theirs = profiler_of_torch()
     with observed(Extra.MEMORY) as run:
         assert recorded(run)
@@ -178,7 +198,9 @@ def test_torch_profiler_in_one_thread_leaves_the_memory_of_the_others_to_us() ->
         run_together(profiled, lambda: unprofiled(run))
 
 
-def test_the_capture_that_stops_inside_an_operator_records_no_more_memory_and_leaves_nothing_behind() -> None:
+def test_the_capture_that_stops_inside_an_operator_records_no_more_memory_and_leaves_nothing_behind() -> (
+    None
+):
     with observed(Extra.MEMORY) as run:
 
         def work() -> None:

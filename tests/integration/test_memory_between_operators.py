@@ -17,7 +17,12 @@ from torch_programs import run_together  # noqa: E402
 
 from otel_recfn import profile  # noqa: E402
 from otel_recfn.callbacks.state import propagate  # noqa: E402
-from otel_recfn.legacy import ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy  # noqa: E402
+from otel_recfn.legacy import (
+    ProfilerConfig,
+    ProfilerState,
+    disable_profiler_legacy,
+    enable_profiler_legacy,
+)  # noqa: E402
 from otel_recfn.model.events import RowKind  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -42,7 +47,10 @@ def free_one() -> None:
 def freed(prof: profile) -> int:
     """How often it was recorded, outside every range."""
     events = prof.events()
-    return sum(event.kind == RowKind.MEMORY and event.nbytes == -BYTES and event.parent == 0 for event in events)
+    return sum(
+        event.kind == RowKind.MEMORY and event.nbytes == -BYTES and event.parent == 0
+        for event in events
+    )
 
 
 def their_profiler() -> Any:
@@ -56,7 +64,9 @@ def test_it_is_recorded_in_the_thread_that_profiles() -> None:
     assert freed(prof) == 1
 
 
-@pytest.mark.parametrize("theirs_of", [their_profiler, theirs_legacy.profile], ids=["torch.profiler", "legacy"])
+@pytest.mark.parametrize(
+    "theirs_of", [their_profiler, theirs_legacy.profile], ids=["torch.profiler", "legacy"]
+)
 def test_their_profiler_starts_and_what_is_freed_after_it_is_recorded_again(theirs_of: Any) -> None:
     with profile(profile_memory=True) as prof:
         with theirs_of():
@@ -69,11 +79,17 @@ def test_their_profiler_starts_and_what_is_freed_after_it_is_recorded_again(thei
 def test_their_profiler_is_told_what_is_freed_in_its_time() -> None:
     with profile(profile_memory=True), their_profiler() as theirs_of_now:
         free_one()
-    numbers = [event.nbytes() for event in theirs_of_now.profiler.kineto_results.events() if event.name() == "[memory]"]
+    numbers = [
+        event.nbytes()
+        for event in theirs_of_now.profiler.kineto_results.events()
+        if event.name() == "[memory]"
+    ]
     assert numbers == [BYTES, -BYTES]
 
 
-def test_a_profile_that_another_thread_stops_leaves_their_profiler_its_place_and_nothing_when_its_thread_has_ended() -> None:
+def test_a_profile_that_another_thread_stops_leaves_their_profiler_its_place_and_nothing_when_its_thread_has_ended() -> (
+    None
+):
     def start_it_and_profile_with_theirs(prof: profile) -> None:
         prof.start()
         run_together(prof.stop)
@@ -94,7 +110,9 @@ def test_in_a_forked_child_their_profiler_starts() -> None:
 
 
 def legacy_frees(lists: Any) -> list[int]:
-    return [event.cpu_memory_usage for events in lists for event in events if event.cpu_memory_usage < 0]
+    return [
+        event.cpu_memory_usage for events in lists for event in events if event.cpu_memory_usage < 0
+    ]
 
 
 def test_a_legacy_run_has_it_in_every_thread_that_takes_part() -> None:

@@ -43,14 +43,23 @@ def provide(interval_ms=3_600_000):
 
 
 @pytest.fixture
-def exported(run_program: Callable[..., Any], tmp_path: Any) -> Callable[..., dict[str, dict[str, int]]]:
+def exported(
+    run_program: Callable[..., Any], tmp_path: Any
+) -> Callable[..., dict[str, dict[str, int]]]:
     """The last export of each process of a program, by what it wrote after ``pid:``."""
 
     def run(program: str, **environment: str) -> dict[str, dict[str, int]]:
-        done = run_program(SETUP + program, OUT=str(tmp_path / "metrics"), PYTHONWARNINGS="ignore", **environment)
+        done = run_program(
+            SETUP + program, OUT=str(tmp_path / "metrics"), PYTHONWARNINGS="ignore", **environment
+        )
         assert done.stderr == ""
-        pids = dict(line.split(" ")[1:] for line in done.stdout.splitlines() if line.startswith("pid: "))
-        lines = {name: (tmp_path / f"metrics.{pid}").read_text().splitlines() for name, pid in pids.items()}
+        pids = dict(
+            line.split(" ")[1:] for line in done.stdout.splitlines() if line.startswith("pid: ")
+        )
+        lines = {
+            name: (tmp_path / f"metrics.{pid}").read_text().splitlines()
+            for name, pid in pids.items()
+        }
         return {name: json.loads(each[-1]) for name, each in lines.items()}
 
     return run
@@ -69,4 +78,8 @@ run("late", 500)
     found = exported(program)["program"]
     assert (found["early"], found["late"]) == (3, 500)
     if order.startswith("provide"):  # else the counters begin with what had been counted by then
-        assert {name: count for name, count in found.items() if count} == {"early": 3, "late": 500, "unsampled": 503}
+        assert {name: count for name, count in found.items() if count} == {
+            "early": 3,
+            "late": 500,
+            "unsampled": 503,
+        }

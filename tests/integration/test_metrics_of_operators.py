@@ -21,16 +21,31 @@ pytestmark = pytest.mark.torch
 
 def points(reader: InMemoryMetricReader) -> Iterator[Any]:
     data = reader.get_metrics_data()
-    metrics = [each for resource in data.resource_metrics for scope in resource.scope_metrics for each in scope.metrics]
-    return (point for each in metrics if each.name == "recfn.operation.duration" for point in each.data.data_points)
+    metrics = [
+        each
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for each in scope.metrics
+    ]
+    return (
+        point
+        for each in metrics
+        if each.name == "recfn.operation.duration"
+        for point in each.data.data_points
+    )
 
 
 @pytest.mark.parametrize(
-    "views", [[], [View(instrument_name="*duration", aggregation=ExponentialBucketHistogramAggregation())]]
+    "views",
+    [[], [View(instrument_name="*duration", aggregation=ExponentialBucketHistogramAggregation())]],
 )
-def test_operators_count_as_a_profile_counts_them(instrument: Callable[..., Any], views: list[View]) -> None:
+def test_operators_count_as_a_profile_counts_them(
+    instrument: Callable[..., Any], views: list[View]
+) -> None:
     reader, training = InMemoryMetricReader(), Training()
-    ours = instrument(meter_provider=MeterProvider([reader], views=views, shutdown_on_exit=False), modules=False)
+    ours = instrument(
+        meter_provider=MeterProvider([reader], views=views, shutdown_on_exit=False), modules=False
+    )
     with profile(modules=False) as prof:
         for _ in range(3):
             training.step()

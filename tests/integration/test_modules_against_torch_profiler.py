@@ -100,9 +100,13 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "a recursive module": Recursive,
     "a __call__ of its own": lambda: nn.Sequential(OwnCall(), Block()),
     "torch.compile(module)": lambda: torch.compile(Block(), backend="eager"),
-    "torch.compile(module) inside a module": lambda: nn.Sequential(torch.compile(Block(), backend="eager"), Block()),
+    "torch.compile(module) inside a module": lambda: nn.Sequential(
+        torch.compile(Block(), backend="eager"), Block()
+    ),
     "module.compile()": lambda: compiled_in_place(Block()),
-    "module.compile() with a hook": lambda: compiled_in_place(hooked(Block(), forward_hook=calls(Block()))),
+    "module.compile() with a hook": lambda: compiled_in_place(
+        hooked(Block(), forward_hook=calls(Block()))
+    ),
     "a compiled function that calls modules": lambda: compiled_around(Block()),
     "a compiled method": lambda: compiled_method(Block()),
 }
@@ -180,7 +184,9 @@ def test_the_same_tree(program: str, instrument: Callable[..., Any]) -> None:
         only_pytorchs_own_warnings()
         run(X)
         verbose = torch._C._profiler._ExperimentalConfig(verbose=True)
-        with profile(activities=[ProfilerActivity.CPU], with_stack=True, experimental_config=verbose) as profiler:
+        with profile(
+            activities=[ProfilerActivity.CPU], with_stack=True, experimental_config=verbose
+        ) as profiler:
             ours.forget()
             run(X)
             events = ours.events()
@@ -200,7 +206,10 @@ def test_torch_compile_sees_nothing_of_us(program: str, instrument: Callable[...
         run = PROGRAMS[program]()
         for x in (X, X, torch.ones(3, 2), X):
             run(x)
-        return run, {name: dict(counters[name]) for name in ("frames", "stats", "graph_break", "unimplemented")}
+        return run, {
+            name: dict(counters[name])
+            for name in ("frames", "stats", "graph_break", "unimplemented")
+        }
 
     alone, expected = compiled()
     ours = instrument()

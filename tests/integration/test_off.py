@@ -18,12 +18,18 @@ def state(): return "numpy" in sys.modules, [each.name for each in threading.enu
 """
 
 
-def test_a_program_that_records_nothing_pays_neither_numpy_nor_threads(run_program: Callable[..., Any]) -> None:
-    said = run_program(AS_AUTOMATIC + "import json\nprint(state(), instrumentor.is_instrumented_by_opentelemetry)").stdout
+def test_a_program_that_records_nothing_pays_neither_numpy_nor_threads(
+    run_program: Callable[..., Any],
+) -> None:
+    said = run_program(
+        AS_AUTOMATIC + "import json\nprint(state(), instrumentor.is_instrumented_by_opentelemetry)"
+    ).stdout
     assert said.split("\n")[0] == "(False, []) True"
 
 
-def test_ranges_are_recorded_from_their_first_use_on_also_without_torch(run_program: Callable[..., Any]) -> None:
+def test_ranges_are_recorded_from_their_first_use_on_also_without_torch(
+    run_program: Callable[..., Any],
+) -> None:
     program = """
 from otel_recfn import record_function
 with record_function("ours"): pass
@@ -43,7 +49,9 @@ print(state(), instrumentor.counters())
     assert run_program(AS_AUTOMATIC + program).stdout.strip() == "(False, []) {}"
 
 
-@pytest.mark.parametrize(("disabled", "file", "records"), [("true", 0, 0), ("TRUE", 1, 1), ("false", 0, 1)])
+@pytest.mark.parametrize(
+    ("disabled", "file", "records"), [("true", 0, 0), ("TRUE", 1, 1), ("false", 0, 1)]
+)
 def test_nothing_is_observed_where_the_sdk_is_disabled_and_there_is_no_file(
     run_program: Callable[..., Any], disabled: str, file: int, records: int
 ) -> None:

@@ -76,9 +76,15 @@ CHILDREN = {
     "pool": "pooled(name)",
 }
 RANKS = {
-    "RANK": ({"RANK": "0", "LOCAL_RANK": "0", "SLURM_PROCID": "7"}, {"RANK": "13", "LOCAL_RANK": "5", "SLURM_PROCID": "7"}),
+    "RANK": (
+        {"RANK": "0", "LOCAL_RANK": "0", "SLURM_PROCID": "7"},
+        {"RANK": "13", "LOCAL_RANK": "5", "SLURM_PROCID": "7"},
+    ),
     "LOCAL_RANK": ({"LOCAL_RANK": "0"}, {"LOCAL_RANK": "13"}),
-    "SLURM_PROCID": ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, {"SLURM_PROCID": "13", "SLURM_LOCALID": "0"}),
+    "SLURM_PROCID": (
+        {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"},
+        {"SLURM_PROCID": "13", "SLURM_LOCALID": "0"},
+    ),
     "OMPI_COMM_WORLD_RANK": ({"OMPI_COMM_WORLD_RANK": "0"}, {"OMPI_COMM_WORLD_RANK": "13"}),
     "PMI_RANK": ({"PMI_RANK": "0"}, {"PMI_RANK": "13"}),
 }
@@ -101,7 +107,10 @@ def test_ranks_one_after_another(run_program: Run, tmp_path: Path, variable: str
 def test_a_rank_that_is_started_again(run_program: Run, tmp_path: Path) -> None:
     for restarts in ("0", "1"):
         run_program(RECORDS, f"attempt {restarts}", RANK="2", TORCHELASTIC_RESTART_COUNT=restarts)
-    assert written(tmp_path) == {"trace.rank2.json": ["attempt 0"], "trace.rank2.restart1.json": ["attempt 1"]}
+    assert written(tmp_path) == {
+        "trace.rank2.json": ["attempt 0"],
+        "trace.rank2.restart1.json": ["attempt 1"],
+    }
 
 
 @pytest.mark.parametrize("way", CHILDREN)
@@ -121,7 +130,9 @@ def test_children_of_a_rank(run_program: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("level", "told"), [("WARNING", 0), ("INFO", 1)])
-def test_children_that_are_recorded_already(run_program: Run, tmp_path: Path, level: str, told: int) -> None:
+def test_children_that_are_recorded_already(
+    run_program: Run, tmp_path: Path, level: str, told: int
+) -> None:
     """The log tells of them whoever asks for it: a program may make thousands."""
     logged = run_program(FORKED, level).stderr
     found = written(tmp_path)

@@ -33,9 +33,16 @@ def test_a_decorated_generator_with_a_span_open_over_a_yield(traces: Traces) -> 
 def test_use_span_and_the_shown_span_itself(traces: Traces) -> None:
     with traces.tracer.start_as_current_span("request"), record_function("range"):
         shown = trace.get_current_span()
-        with trace.use_span(traces.tracer.start_span("manual"), end_on_exit=True), record_function("in manual"):
+        with (
+            trace.use_span(traces.tracer.start_span("manual"), end_on_exit=True),
+            record_function("in manual"),
+        ):
             pass
-        with trace.use_span(shown), record_function("in shown"), traces.tracer.start_as_current_span("deep"):
+        with (
+            trace.use_span(shown),
+            record_function("in shown"),
+            traces.tracer.start_as_current_span("deep"),
+        ):
             pass
     paths = traces.paths()
     assert paths["request/range/manual/in manual"] == paths["request/range/in shown/deep"] == 1
@@ -72,7 +79,9 @@ async def in_asyncio(work: Callable[[], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("in_tasks", [in_asyncio, in_anyio])
-def test_tasks_of_a_group_lie_in_the_range_that_made_them(traces: Traces, in_tasks: Callable[..., Awaitable[None]]) -> None:
+def test_tasks_of_a_group_lie_in_the_range_that_made_them(
+    traces: Traces, in_tasks: Callable[..., Awaitable[None]]
+) -> None:
     async def work() -> None:
         with traces.tracer.start_as_current_span("task"):
             await asyncio.sleep(0)

@@ -35,7 +35,9 @@ EXPORT_TIMEOUT_S = 3.0
 @contextlib.contextmanager
 def exporting(server: OtlpServer, timeout_s: float = PATIENCE_S) -> Iterator[TracerProvider]:
     """A provider that exports to the server, shut down at the end."""
-    provider = TracerProvider(resource=Resource({"service.name": "train", "replicas": 3}), shutdown_on_exit=False)
+    provider = TracerProvider(
+        resource=Resource({"service.name": "train", "replicas": 3}), shutdown_on_exit=False
+    )
     provider.add_span_processor(BatchSpanProcessor(new_exporter(server, timeout_s)))
     yield provider
     provider.shutdown()
@@ -100,7 +102,9 @@ class TestReceived:
         assert spans["aten::t"].parent_span_id == forward.span_id
         assert forward.span_id == span_id(make_event_id(1, 1)).to_bytes(8, "big")
 
-    def test_attributes_with_their_types(self, received: tuple[OtlpServer, dict[str, Span]]) -> None:
+    def test_attributes_with_their_types(
+        self, received: tuple[OtlpServer, dict[str, Span]]
+    ) -> None:
         strings = [("string_value", text) for text in ("[2, 3]", "[]", "float", "double")]
         assert attributes_of(received[1]["aten::linear"]) == {
             "recfn.scope": ("string_value", "FUNCTION"),
@@ -120,7 +124,9 @@ class TestReceived:
 
 
 def in_request(count: int, first: int) -> Batch:
-    return make_batch([{"context": context(1, 2), "event_id": first + number} for number in range(count)])
+    return make_batch(
+        [{"context": context(1, 2), "event_id": first + number} for number in range(count)]
+    )
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -159,4 +165,6 @@ class TestNobodyReceives:
 
 
 def assert_balanced(counters: Any) -> None:
-    assert counters["recorded"] + counters["added"] == sum(counters[fate] for fate in FATES if fate in counters)
+    assert counters["recorded"] + counters["added"] == sum(
+        counters[fate] for fate in FATES if fate in counters
+    )

@@ -54,12 +54,18 @@ class Program:
         if self.instrumentor.is_instrumented_by_opentelemetry:
             self.instrumentor.uninstrument()
         else:
-            self.instrumentor.instrument(tracer_provider=self.provider, span_budget=None, roots_per_second=None)
+            self.instrumentor.instrument(
+                tracer_provider=self.provider, span_budget=None, roots_per_second=None
+            )
 
     def orphans(self) -> list[str]:
         spans = self.exporter.get_finished_spans()
         there = {(span.context.trace_id, span.context.span_id) for span in spans}
-        return [span.name for span in spans if span.parent and (span.parent.trace_id, span.parent.span_id) not in there]
+        return [
+            span.name
+            for span in spans
+            if span.parent and (span.parent.trace_id, span.parent.span_id) not in there
+        ]
 
 
 @pytest.fixture
@@ -70,9 +76,22 @@ def program(instrumentor: OtelRecordFunctionInstrumentor) -> Iterator[Program]:
 
 
 @pytest.mark.parametrize(
-    "letters", ["PRIRS", "PRIRRSxS", "PRIRxRS", "PRPIxRS", "PRISRS", "PRRIRSxxRS", "PRIRoS", "PRIRRoS", "PRRIRRoooS"]
+    "letters",
+    [
+        "PRIRS",
+        "PRIRRSxS",
+        "PRIRxRS",
+        "PRPIxRS",
+        "PRISRS",
+        "PRRIRSxxRS",
+        "PRIRoS",
+        "PRIRRoS",
+        "PRRIRRoooS",
+    ],
 )
-def test_where_the_outermost_range_is_older_than_the_instrumentation(program: Program, letters: str) -> None:
+def test_where_the_outermost_range_is_older_than_the_instrumentation(
+    program: Program, letters: str
+) -> None:
     program.run(letters)
     assert program.orphans() == []
 

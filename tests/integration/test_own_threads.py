@@ -124,16 +124,22 @@ def imported_in_own_threads(run_program: Callable[..., Any], *arguments: str) ->
 
 @pytest.mark.parametrize("mode", ["ok", "refuse"])
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_no_thread_of_ours_imports_while_it_exports(run_program: Callable[..., Any], protocol: str, mode: str) -> None:
+def test_no_thread_of_ours_imports_while_it_exports(
+    run_program: Callable[..., Any], protocol: str, mode: str
+) -> None:
     with OtlpServer(protocol, mode) as server:
         assert not imported_in_own_threads(run_program, protocol, server.endpoint, ".json", "")
 
 
 @pytest.mark.one_python
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_no_thread_of_ours_imports_while_it_sends_requests(run_program: Callable[..., Any], protocol: str) -> None:
+def test_no_thread_of_ours_imports_while_it_sends_requests(
+    run_program: Callable[..., Any], protocol: str
+) -> None:
     with OtlpServer(protocol, "error") as server:
-        assert not imported_in_own_threads(run_program, f"{protocol}-native", server.endpoint, ".json", "")
+        assert not imported_in_own_threads(
+            run_program, f"{protocol}-native", server.endpoint, ".json", ""
+        )
 
 
 def test_no_thread_of_ours_imports_to_log_what_failed(run_program: Callable[..., Any]) -> None:

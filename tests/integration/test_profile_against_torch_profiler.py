@@ -24,16 +24,21 @@ class Run:
     """A run, seen by both; modules are left out, which torch.profiler has no events for."""
 
     def __init__(self, program: Any, *, theirs: Any = None, **asked: Any) -> None:
-        torchs = torch.profiler.profile(activities=[ProfilerActivity.CPU], **asked, **(theirs or {}))
+        torchs = torch.profiler.profile(
+            activities=[ProfilerActivity.CPU], **asked, **(theirs or {})
+        )
         ours = profile(modules=False, **asked)
         with torchs, ours:
             program()
         self.profile, self.torchs = ours, torchs
         own_thread = ours.events()[0].thread
-        self.ours = [event for event in ours.events() if event.thread == own_thread]  # torch.profiler looks at one alone
+        self.ours = [
+            event for event in ours.events() if event.thread == own_thread
+        ]  # torch.profiler looks at one alone
         known = {event.name for event in self.ours}
         self.theirs = sorted(
-            [event for event in torchs.events() if event.name in known], key=lambda event: event.time_range.start
+            [event for event in torchs.events() if event.name in known],
+            key=lambda event: event.time_range.start,
         )
 
 
@@ -51,13 +56,19 @@ def run(training: Training) -> Run:
 
 def is_left_out(event: Any) -> bool:
     """torch.profiler leaves out an operator that is all that another one of that name calls."""
-    return event.cpu_parent is not None and event.cpu_parent.name == event.name and len(event.cpu_parent.cpu_children) == 1
+    return (
+        event.cpu_parent is not None
+        and event.cpu_parent.name == event.name
+        and len(event.cpu_parent.cpu_children) == 1
+    )
 
 
 def ranges(run: Run) -> list[tuple[Any, Any]]:
     """Ours and theirs, pair by pair."""
     assert len(run.theirs) > 300
-    return list(zip([event for event in run.ours if not is_left_out(event)], run.theirs, strict=True))
+    return list(
+        zip([event for event in run.ours if not is_left_out(event)], run.theirs, strict=True)
+    )
 
 
 def children(event: Any) -> list[Any]:
@@ -72,7 +83,16 @@ def parent_of(event: Any) -> str | None:
 
 @pytest.mark.parametrize(
     "attribute",
-    ["name", "key", "count", "scope", "sequence_nr", "is_async", "is_user_annotation", "fwd_thread"],
+    [
+        "name",
+        "key",
+        "count",
+        "scope",
+        "sequence_nr",
+        "is_async",
+        "is_user_annotation",
+        "fwd_thread",
+    ],
 )
 def test_events_say_the_same(run: Run, attribute: str) -> None:
     if not hasattr(run.theirs[0], attribute):
@@ -89,27 +109,40 @@ def test_events_have_the_same_shapes(run: Run) -> None:
 def test_events_lie_in_the_same(run: Run) -> None:
     for ours, theirs in ranges(run):
         assert parent_of(ours) == parent_of(theirs)
-        assert [child.name for child in children(ours)] == [child.name for child in theirs.cpu_children]
+        assert [child.name for child in children(ours)] == [
+            child.name for child in theirs.cpu_children
+        ]
         assert all(child.cpu_parent is ours for child in ours.cpu_children)
 
 
 @pytest.mark.parametrize("attribute", ["cpu_time_total", "self_cpu_time_total", "cpu_time"])
 def test_times_are_in_the_same_unit(run: Run, attribute: str) -> None:
     """Each looks in on the other's work, and a thread may rest between two looks at a clock: most are of one size."""
-    ratios = [getattr(ours, attribute) / theirs for ours, event in ranges(run) if (theirs := getattr(event, attribute)) > 0]
+    ratios = [
+        getattr(ours, attribute) / theirs
+        for ours, event in ranges(run)
+        if (theirs := getattr(event, attribute)) > 0
+    ]
     assert 0.1 < statistics.median(ratios) < 10
 
 
 def test_time_ranges_count_from_the_begin_of_the_profile(run: Run) -> None:
     for ours, theirs in ranges(run):
         assert ours.time_range.elapsed_us() == pytest.approx(ours.cpu_time_total)
-        assert (type(ours.time_range.start), type(ours.time_range.end)) == (type(theirs.time_range.start), float)
+        assert (type(ours.time_range.start), type(ours.time_range.end)) == (
+            type(theirs.time_range.start),
+            float,
+        )
     assert run.ours[0].time_range.start == 0
     assert run.ours[-1].time_range.end < 60e6
 
 
 def test_averages_say_the_same(run: Run) -> None:
-    left_out = [event for event in run.profile.events() if is_left_out(event) or event.thread != run.ours[0].thread]
+    left_out = [
+        event
+        for event in run.profile.events()
+        if is_left_out(event) or event.thread != run.ours[0].thread
+    ]
     names = {event.name for event in run.ours} - {event.name for event in left_out}
 
     def found(averages: Any) -> dict[str, tuple[int, int]]:
@@ -123,10 +156,14 @@ def test_the_printed_table_has_torchs_columns_and_total_line(run: Run) -> None:
     ours, theirs = str(run.profile.key_averages()), str(run.torchs.key_averages())
 
     def titles(table: str) -> list[str]:
-        return re.split(r"\s{2,}", next(line for line in table.splitlines() if "Name" in line).strip())
+        return re.split(
+            r"\s{2,}", next(line for line in table.splitlines() if "Name" in line).strip()
+        )
 
     assert (
-        titles(ours)[:6] == titles(theirs)[:6] == ["Name", "Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg"]
+        titles(ours)[:6]
+        == titles(theirs)[:6]
+        == ["Name", "Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg"]
     )
     for table in (ours, theirs):
         assert re.search(r"^Self CPU time total: \d+\.\d{3}m?u?s$", table, re.MULTILINE)
@@ -186,7 +223,11 @@ def test_a_chrome_trace_with_stacks_has_the_same_python_frames(tmp_path: Path) -
     def frames(name: str) -> list[tuple[str, str]]:
         """The calls of Python functions of this file around operators, each with what is called there."""
         events = json.loads((tmp_path / name).read_text())["traceEvents"]
-        slices = [event for event in events if event.get("ph") == "X" and event["cat"] in ("python_function", "cpu_op")]
+        slices = [
+            event
+            for event in events
+            if event.get("ph") == "X" and event["cat"] in ("python_function", "cpu_op")
+        ]
         for event in slices:  # in nanoseconds, which add up exactly
             event["ts"], event["dur"] = round(1000 * event["ts"]), round(1000 * event["dur"])
         slices.sort(key=lambda event: (event["ts"], -event["dur"]))
@@ -195,10 +236,19 @@ def test_a_chrome_trace_with_stacks_has_the_same_python_frames(tmp_path: Path) -
             while event["ts"] >= around[-1]["ts"] + around[-1]["dur"]:
                 around.pop()
             if event["name"] == "aten::relu":
-                found.append(tuple([re.sub(r" at 0x\w+|\.*/", "", one["name"].rpartition("/")[2]) for one in around[-3:]]))
+                found.append(
+                    tuple(
+                        [
+                            re.sub(r" at 0x\w+|\.*/", "", one["name"].rpartition("/")[2])
+                            for one in around[-3:]
+                        ]
+                    )
+                )
             around.append(event)
         return found
 
     assert frames("ours.json") == frames("theirs.json")
     assert len(frames("ours.json")) == 4
-    assert not any(event.name.startswith(("<built-in", "test_profile_against")) for event in ours.events())
+    assert not any(
+        event.name.startswith(("<built-in", "test_profile_against")) for event in ours.events()
+    )

@@ -19,7 +19,9 @@ def test_torchs_own_schedule_activities_and_handler(tmp_path: Path) -> None:
     handler = torch.profiler.tensorboard_trace_handler(str(tmp_path))
     schedule = torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=1)
     cpu = [torch.profiler.ProfilerActivity.CPU]
-    with profile(activities=cpu, schedule=schedule, on_trace_ready=handler, with_modules=True) as prof:
+    with profile(
+        activities=cpu, schedule=schedule, on_trace_ready=handler, with_modules=True
+    ) as prof:
         for _ in range(6):
             torch.nn.Linear(2, 2)(torch.ones(2, 2))
             prof.step()

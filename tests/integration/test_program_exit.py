@@ -18,7 +18,9 @@ pytestmark = pytest.mark.torch
 EXITS = 6 * SOAK
 
 
-def test_exit_code_and_output_are_the_programs(run_program: Callable[..., Any], tmp_path: Path) -> None:
+def test_exit_code_and_output_are_the_programs(
+    run_program: Callable[..., Any], tmp_path: Path
+) -> None:
     program = """
 import sys
 if sys.argv[1] == "instrumented":
@@ -36,7 +38,9 @@ sys.exit(3)
 
 
 @pytest.mark.parametrize("work", ["ranges", "operators"])
-def test_exit_while_daemon_threads_run(run_with_torch: Callable[..., Any], tmp_path: Path, work: str) -> None:
+def test_exit_while_daemon_threads_run(
+    run_with_torch: Callable[..., Any], tmp_path: Path, work: str
+) -> None:
     """Never a hang, and the file is whole. PyTorch itself aborts when a daemon thread's operator wants the GIL of a Python that
     is gone, so with operators that is what may happen with us too, and nothing else."""
     program = f"""

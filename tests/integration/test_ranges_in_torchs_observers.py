@@ -38,7 +38,10 @@ class Kineto:
     """torch.profiler."""
 
     def __init__(self, path: Path, **keywords: Any) -> None:
-        self._path, self._profile = path, torch.profiler.profile(activities=[ProfilerActivity.CPU], **keywords)
+        self._path, self._profile = (
+            path,
+            torch.profiler.profile(activities=[ProfilerActivity.CPU], **keywords),
+        )
         self.start, self.stop = self._profile.start, self._profile.stop
 
     def tree(self) -> Tree:
@@ -62,7 +65,9 @@ class Legacy:
         self.stop = lambda: self._profile.__exit__(None, None, None)
 
     def tree(self) -> Tree:
-        return tree_of([event for event in self._profile.function_events if event.cpu_parent is None])
+        return tree_of(
+            [event for event in self._profile.function_events if event.cpu_parent is None]
+        )
 
 
 class ExecutionTrace:
@@ -79,16 +84,27 @@ class ExecutionTrace:
     def tree(self) -> Tree:
         nodes = json.loads(self._path.read_text())["nodes"]
         parents = {node["id"]: node["ctrl_deps"] for node in nodes}
-        roots = [node["id"] for node in nodes if "[pytorch|profiler|execution_trace|thread]" in node["name"]]
+        roots = [
+            node["id"]
+            for node in nodes
+            if "[pytorch|profiler|execution_trace|thread]" in node["name"]
+        ]
 
         def below(parent: int) -> Tree:
-            return [(node["name"], below(node["id"])) for node in nodes if parents[node["id"]] == parent != node["id"]]
+            return [
+                (node["name"], below(node["id"]))
+                for node in nodes
+                if parents[node["id"]] == parent != node["id"]
+            ]
 
         return [each for root in roots for each in below(root)]
 
 
 def tree_of(events: list[Any]) -> Tree:
-    return [(event.name, tree_of(event.cpu_children)) for event in sorted(events, key=lambda event: event.time_range.start)]
+    return [
+        (event.name, tree_of(event.cpu_children))
+        for event in sorted(events, key=lambda event: event.time_range.start)
+    ]
 
 
 def names(tree: Tree) -> list[str]:
@@ -147,7 +163,9 @@ def test_ranges_are_in_what_torchs_observers_record(theirs: Any, observed: bool)
     assert _native.range_observer() is None
 
 
-def test_what_torchs_profiler_shows_is_what_it_shows_of_its_own_ranges(kineto: Kineto, tmp_path: Path) -> None:
+def test_what_torchs_profiler_shows_is_what_it_shows_of_its_own_ranges(
+    kineto: Kineto, tmp_path: Path
+) -> None:
     with profile(), running(kineto):
         program()
     own = Kineto(tmp_path / "own.json")
@@ -157,7 +175,11 @@ def test_what_torchs_profiler_shows_is_what_it_shows_of_its_own_ranges(kineto: K
             torch.neg(torch.ones(2))
     assert kineto.tree() == own.tree()
     category = {each["name"]: each["cat"] for each in kineto.slices()}
-    assert category["outer"] == category["inner"] == {each["name"]: each["cat"] for each in own.slices()}["outer"]
+    assert (
+        category["outer"]
+        == category["inner"]
+        == {each["name"]: each["cat"] for each in own.slices()}["outer"]
+    )
 
 
 def asynchronous() -> None:
@@ -206,7 +228,9 @@ def failing() -> None:
         (failing, ["fails"]),
     ],
 )
-def test_ranges_of_every_kind_are_there(kineto: Kineto, run: Callable[[], Any], expected: list[str]) -> None:
+def test_ranges_of_every_kind_are_there(
+    kineto: Kineto, run: Callable[[], Any], expected: list[str]
+) -> None:
     with profile() as ours, running(kineto):
         run()
     slices = [each["name"] for each in kineto.slices()]

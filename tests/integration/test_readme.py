@@ -37,9 +37,13 @@ def blocks(page: str, language: str = "python") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
-PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+PAGES = {
+    path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))
+}
 FIRST, *OTHERS = blocks(README)
-ALONE = {page: text for page, text in PAGES.items() if page != "codegen"}  # whose examples need files that its commands write
+ALONE = {
+    page: text for page, text in PAGES.items() if page != "codegen"
+}  # whose examples need files that its commands write
 EXAMPLES = [pytest.param(block, id=page) for page, text in ALONE.items() for block in blocks(text)]
 EXAMPLES += [pytest.param(block, id=f"readme{number}") for number, block in enumerate(OTHERS, 2)]
 
@@ -53,7 +57,9 @@ def collector() -> Iterator[str]:
         yield f"http://localhost:{server.port}"
 
 
-def test_the_readmes_program_runs_as_pasted_and_prints_what_it_says(run_program: Callable[..., Any]) -> None:
+def test_the_readmes_program_runs_as_pasted_and_prints_what_it_says(
+    run_program: Callable[..., Any],
+) -> None:
     assert len([line for line in FIRST.splitlines() if line]) <= 10
     done = run_program(FIRST)
     said = re.search(r"^prints a tree of (.*?), \.\.\.", README, re.MULTILINE | re.DOTALL)
@@ -69,7 +75,9 @@ def test_the_pages_have_examples() -> None:
 
 
 @pytest.mark.parametrize("block", EXAMPLES)
-def test_an_example_runs_without_a_warning(run_with_torch: Callable[..., Any], collector: str, block: str) -> None:
+def test_an_example_runs_without_a_warning(
+    run_with_torch: Callable[..., Any], collector: str, block: str
+) -> None:
     every_range = block.replace("sampling_prob(0.01)", "sampling_prob(1.0)")
     done = run_with_torch(AROUND + every_range, OTEL_EXPORTER_OTLP_ENDPOINT=collector)
     assert "WARNING" not in done.stdout
@@ -81,24 +89,53 @@ def test_the_readmes_ranks_write_a_file_each(tmp_path: Path) -> None:
     [command] = [block for block in blocks(README, "sh") if block.startswith("torchrun")]
     [training] = [block for block in OTHERS if "step(" in block]
     (tmp_path / "train.py").write_text(AROUND + training)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_") or name == "OTEL_RECFN_CACHE_DIR"}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("OTEL_") or name == "OTEL_RECFN_CACHE_DIR"
+    }
     launched = [sys.executable, "-m", "torch.distributed.run", *shlex.split(command)[1:]]
-    done = subprocess.run(launched, cwd=tmp_path, env=kept, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False)
+    done = subprocess.run(
+        launched,
+        cwd=tmp_path,
+        env=kept,
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in tmp_path.glob("trace*")) == ["trace.rank0.json.gz", "trace.rank1.json.gz"]
+    assert sorted(path.name for path in tmp_path.glob("trace*")) == [
+        "trace.rank0.json.gz",
+        "trace.rank1.json.gz",
+    ]
 
 
-def test_the_readmes_build_leaves_an_observer_in_the_directory_that_it_names(tmp_path: Path) -> None:
+def test_the_readmes_build_leaves_an_observer_in_the_directory_that_it_names(
+    tmp_path: Path,
+) -> None:
     """By a compiler that takes no time: it gives what another has compiled."""
     compiler, compiled = tmp_path / "compiler", observer_build.build(observer_build.TORCH_OBSERVER)
-    compiler.write_text(f'#!/bin/sh\nuntil [ "$1" = -o ]; do shift; done\ncp {shlex.quote(str(compiled))} "$2"\n')
+    compiler.write_text(
+        f'#!/bin/sh\nuntil [ "$1" = -o ]; do shift; done\ncp {shlex.quote(str(compiled))} "$2"\n'
+    )
     compiler.chmod(0o700)
-    [command] = [block for block in blocks(README, "sh") if block.startswith("OTEL_RECFN_CACHE_DIR=")]
+    [command] = [
+        block for block in blocks(README, "sh") if block.startswith("OTEL_RECFN_CACHE_DIR=")
+    ]
     in_here = command.replace("/opt/otel-recfn", str(tmp_path / "cache")).replace(
         "otel-recfn build", f"{sys.executable} -m otel_recfn.cli build"
     )
     environment = os.environ | {"CXX": str(compiler)}
-    done = subprocess.run(in_here, shell=True, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        in_here,
+        shell=True,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "cache").glob("*.so"))
 
@@ -114,6 +151,12 @@ def test_the_page_of_generated_wrappers_holds_from_its_schemas_to_its_graph(tmp_
     for line in (generate, [*generate, "--check"], [sys.executable, "-c", AROUND + graphs]):
         environment = os.environ | {"PYTHONPATH": str(tmp_path / "src")}
         done = subprocess.run(
-            line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            line,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -77,7 +77,9 @@ def test_calls_lie_in_the_span_or_range_that_makes_them(traces: Traces, worker: 
                 waiting, here = rpc.rpc_async(worker, cosine, args=(traces.x,)), ids()
             assert waiting.wait() == here
     around = {"one": 2, "other": 2, "one/range": 1, "other/range": 1}
-    assert found(traces) == {f"{outer}/{each}": count for outer, count in around.items() for each in EACH}
+    assert found(traces) == {
+        f"{outer}/{each}": count for outer, count in around.items() for each in EACH
+    }
 
 
 def test_a_call_in_a_call_lies_in_it(traces: Traces, worker: str) -> None:
@@ -173,7 +175,12 @@ def call_peer(run_program: Callable[..., Any], tmp_path: Path) -> Calls:
     places = [Path(__file__).parent, Path(__file__).parents[1], tmp_path]
 
     def call(peer: str) -> tuple[int, int, list[Any]]:
-        done = run_program(CALLER, peer, f"file://{tmp_path / 'meeting'}", PYTHONPATH=os.pathsep.join(map(str, places)))
+        done = run_program(
+            CALLER,
+            peer,
+            f"file://{tmp_path / 'meeting'}",
+            PYTHONPATH=os.pathsep.join(map(str, places)),
+        )
         trace_id, span_id, spans = json.loads(done.stdout.splitlines()[-1])
         return trace_id, span_id, spans
 

@@ -52,13 +52,21 @@ def told_losses(said: str, table: Mapping[str, details.Detail]) -> set[str]:
 @pytest.fixture(scope="module")
 def observers(tmp_path_factory: pytest.TempPathFactory) -> RenamedBuilds:
     """The observer for each half of the details."""
-    halves = [[word for name in half(OPERATORS, which) for word in OPERATORS[name]] for which in (0, 1)]
-    return RenamedBuilds(observer_build.TORCH_OBSERVER, halves, tmp_path_factory.mktemp("observers"))
+    halves = [
+        [word for name in half(OPERATORS, which) for word in OPERATORS[name]] for which in (0, 1)
+    ]
+    return RenamedBuilds(
+        observer_build.TORCH_OBSERVER, halves, tmp_path_factory.mktemp("observers")
+    )
 
 
 @pytest.fixture(scope="module")
 def callbacks(tmp_path_factory: pytest.TempPathFactory) -> RenamedBuilds:
-    return RenamedBuilds(observer_build.TORCH_CALLBACKS, list(CALLBACKS.values()), tmp_path_factory.mktemp("callbacks"))
+    return RenamedBuilds(
+        observer_build.TORCH_CALLBACKS,
+        list(CALLBACKS.values()),
+        tmp_path_factory.mktemp("callbacks"),
+    )
 
 
 @pytest.fixture
@@ -75,12 +83,16 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[RenamedB
 
 
 @pytest.fixture
-def run_with_renamed(tmp_path: Path, run_with_torch: Run, built: Callable[[RenamedBuilds, int], Path]) -> Callable[..., Any]:
+def run_with_renamed(
+    tmp_path: Path, run_with_torch: Run, built: Callable[[RenamedBuilds, int], Path]
+) -> Callable[..., Any]:
     """Runs a program with such a library: what it prints last, as JSON, and its stderr."""
 
     def run(program: str, builds: RenamedBuilds, which: int) -> tuple[Any, str]:
         built(builds, which)
-        done = run_with_torch(program, CXX="no compiler", OTEL_RECFN_CACHE_DIR=str(tmp_path / "cache"))
+        done = run_with_torch(
+            program, CXX="no compiler", OTEL_RECFN_CACHE_DIR=str(tmp_path / "cache")
+        )
         return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
     return run
@@ -165,10 +177,17 @@ print(json.dumps({**seen, "features": torch_callbacks.load(lambda *_error: True)
 """
 
 
-def test_callbacks_are_called_without_renamed_details(run_with_renamed: Callable[..., Any], callbacks: RenamedBuilds) -> None:
+def test_callbacks_are_called_without_renamed_details(
+    run_with_renamed: Callable[..., Any], callbacks: RenamedBuilds
+) -> None:
     seen, said = run_with_renamed(CALLED_BACK, callbacks, 0)
     assert details.found_and_missing(seen["features"]) == ([], [*CALLBACKS])
-    assert (seen["scope"], seen["asynchronous"], seen["count"], seen["needs"]) == ("FUNCTION", False, 3, True)
+    assert (seen["scope"], seen["asynchronous"], seen["count"], seen["needs"]) == (
+        "FUNCTION",
+        False,
+        3,
+        True,
+    )
     assert seen["inputs"] == ["tensor([1., 1.])", "tensor([1., 1.])", "2"]
     assert not seen["same"]  # which needs own_tensors
     assert seen["outputs"] == ["tensor([3., 3.])"]
@@ -257,7 +276,10 @@ def lack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> I
     yield take
     told = [record.getMessage() for record in caplog.get_records("call")]
     assert len(told) == len(lacking)
-    assert all(details.losses([name], details.PYTHON) in line for name, line in zip(lacking, told, strict=True))
+    assert all(
+        details.losses([name], details.PYTHON) in line
+        for name, line in zip(lacking, told, strict=True)
+    )
     details._log_once.cache_clear()
 
 
@@ -277,7 +299,10 @@ def recorded() -> list[tuple[str, str]]:
         torch.optim.SGD(layer.parameters()).step()
         with suppress(ValueError):
             Broken()(torch.ones(1))
-        return [(event.name.removeprefix("nn.Module: "), event.error) for event in recorder.drain(close_open=False).events()]
+        return [
+            (event.name.removeprefix("nn.Module: "), event.error)
+            for event in recorder.drain(close_open=False).events()
+        ]
     finally:
         ranges.disable()
         recorder.stop()
@@ -355,7 +380,10 @@ def seen_of_compilations() -> set[str]:
         "modules of PyTorch's": any(event.name.endswith("Sequential") for event in compilations),
         "phases": any("compile_attempt" in event.name for event in first),
         "phases once": not phases,  # torch.profiler's own are announced by the observer, which isn't there
-        "its id": any(event.name.endswith("backward") and "recfn.compile.id" in event.attributes for event in compilations),
+        "its id": any(
+            event.name.endswith("backward") and "recfn.compile.id" in event.attributes
+            for event in compilations
+        ),
         "reasons": any("recfn.compile.reason" in text for text in texts),
         "breaks": any("recfn.compile.graph_breaks" in text for text in texts),
         "fallbacks": any("recfn.compile.fallback" in text for text in texts),
@@ -365,11 +393,15 @@ def seen_of_compilations() -> set[str]:
 
 @pytest.mark.skipif(VERSION < (2, 13), reason="this PyTorch announces phases itself")
 @pytest.mark.parametrize("missing", COMPILATION)
-def test_compilations(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, missing: str) -> None:
+def test_compilations(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, missing: str
+) -> None:
     whole = seen_of_compilations()
     details._log_once.cache_clear()
     detail = details.PYTHON[missing]
-    monkeypatch.setitem(details.PYTHON, missing, detail._replace(what=f"{detail.what}_of_another_torch", before=""))
+    monkeypatch.setitem(
+        details.PYTHON, missing, detail._replace(what=f"{detail.what}_of_another_torch", before="")
+    )
     caplog.clear()
     assert whole - seen_of_compilations() == COMPILATION[missing]
     told = [record.getMessage() for record in caplog.records if record.name == "otel_recfn"]
@@ -395,9 +427,10 @@ def test_callbacks_of_futures(lack: Lack, monkeypatch: pytest.MonkeyPatch, metho
     theirs = dict(vars(future))
     monkeypatch.delattr(future, method)
     called_back.watch()
-    assert {name for name, found in vars(future).items() if found is not theirs[name]} == {"then", "add_done_callback"} - {
-        method
-    }
+    assert {name for name, found in vars(future).items() if found is not theirs[name]} == {
+        "then",
+        "add_done_callback",
+    } - {method}
     called_back.leave()
     lack("future")
     FutureCallbacks().watch()

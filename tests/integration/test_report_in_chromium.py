@@ -41,10 +41,25 @@ def steps(count: int = 4) -> Batch:
     """So many steps of a module, which runs two operators, and one beside it on another thread."""
     rows: list[dict[str, Any]] = []
     for number in range(count):
-        start, ids = BASE_NS + number * 1000, [make_event_id(1, 4 * number + place) for place in range(1, 5)]
-        step = {"name": "train", "source": EventSource.STEP, "step_number": number, "scope": RecordScope.USER_SCOPE}
-        module = {"name": "nn.Module: Linear_0", "source": EventSource.MODULE, "parent": ids[0], "cpu_time_ns": 300}
-        for place, (name, begin, end) in enumerate([("aten::addmm", 10, 400), ("aten::relu", 420, 600)], 2):
+        start, ids = (
+            BASE_NS + number * 1000,
+            [make_event_id(1, 4 * number + place) for place in range(1, 5)],
+        )
+        step = {
+            "name": "train",
+            "source": EventSource.STEP,
+            "step_number": number,
+            "scope": RecordScope.USER_SCOPE,
+        }
+        module = {
+            "name": "nn.Module: Linear_0",
+            "source": EventSource.MODULE,
+            "parent": ids[0],
+            "cpu_time_ns": 300,
+        }
+        for place, (name, begin, end) in enumerate(
+            [("aten::addmm", 10, 400), ("aten::relu", 420, 600)], 2
+        ):
             times = {"start_ns": start + begin, "end_ns": start + end}
             rows.append({"event_id": ids[place], "parent": ids[1], "name": name, **times})
         rows.append({"event_id": ids[1], "start_ns": start, "end_ns": start + 700, **module})
@@ -78,7 +93,9 @@ def is_whole(page: Page) -> bool:
 def test_it_says_what_was_recorded(page: Page, tmp_path: Path) -> None:
     opened(page, tmp_path / "r.html", Report([Process("p", steps())], "four steps").html())
     assert page.ask("document.querySelector('h1').innerText") == "four steps"
-    assert page.ask("document.getElementById('facts').innerText").startswith("20 ranges \u00b7 2 threads \u00b7 3.90")
+    assert page.ask("document.getElementById('facts').innerText").startswith(
+        "20 ranges \u00b7 2 threads \u00b7 3.90"
+    )
     assert page.ask("document.getElementById('kinds').innerText").split("\n") == [
         "operator",
         "module",
@@ -86,8 +103,13 @@ def test_it_says_what_was_recorded(page: Page, tmp_path: Path) -> None:
     ]
 
 
-def test_threads_that_are_left_out_are_told_and_no_date_that_nobody_knows(page: Page, tmp_path: Path) -> None:
-    rows = [{"thread": MAIN_THREAD._replace(number=number), "start_ns": 0, "end_ns": 9} for number in range(1, 70)]
+def test_threads_that_are_left_out_are_told_and_no_date_that_nobody_knows(
+    page: Page, tmp_path: Path
+) -> None:
+    rows = [
+        {"thread": MAIN_THREAD._replace(number=number), "start_ns": 0, "end_ns": 9}
+        for number in range(1, 70)
+    ]
     opened(page, tmp_path / "r.html", Report([Process("p", make_batch(rows))]).html())
     assert "1970" not in page.ask("document.body.innerText")
     page.ask("document.getElementById('tab-timeline').click()")
@@ -109,7 +131,9 @@ def test_the_flame_graph_by_keys(page: Page, tmp_path: Path) -> None:
 
 def test_the_flame_graph_by_mouse(page: Page, tmp_path: Path) -> None:
     opened(page, tmp_path / "r.html", Report([Process("p", steps())]).html())
-    place = page.ask("(({left, top}) => [left, top])(document.querySelector('#flame canvas').getBoundingClientRect())")
+    place = page.ask(
+        "(({left, top}) => [left, top])(document.querySelector('#flame canvas').getBoundingClientRect())"
+    )
     page.click(place[0] + 40, place[1] + 4 + 20 + 10)
     assert "nn.Module: Linear_0" in detail(page)
     assert "Worked" in detail(page)
@@ -121,8 +145,13 @@ def test_the_flame_graph_by_mouse(page: Page, tmp_path: Path) -> None:
 def test_wheel_and_drag(page: Page, tmp_path: Path) -> None:
     opened(page, tmp_path / "r.html", Report([Process("p", steps())]).html())
     page.ask("document.getElementById('tab-timeline').click()")
-    place = page.ask("(({left, top}) => [left, top])(document.querySelector('#timeline canvas').getBoundingClientRect())")
-    x, y = place[0] + 2, place[1] + 24 + 20 + 10  # the first step, which a look from afar shows at the left
+    place = page.ask(
+        "(({left, top}) => [left, top])(document.querySelector('#timeline canvas').getBoundingClientRect())"
+    )
+    x, y = (
+        place[0] + 2,
+        place[1] + 24 + 20 + 10,
+    )  # the first step, which a look from afar shows at the left
     page.click(x, y)
     assert "train #0" in detail(page)
     page.turn(x, y, -400)  # scrolls
@@ -179,8 +208,12 @@ def test_the_table_is_sorted_and_leads_to_the_flame_graph(page: Page, tmp_path: 
     assert "aten::addmm" in detail(page)
 
 
-def test_a_finding_leads_to_its_frame(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    finding = Finding("Runs too much", "It does.", 0.4, "Run less.", ("nn.Module: Linear_0", "aten::relu"), True)
+def test_a_finding_leads_to_its_frame(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding = Finding(
+        "Runs too much", "It does.", 0.4, "Run less.", ("nn.Module: Linear_0", "aten::relu"), True
+    )
     monkeypatch.setattr(Report, "findings", [finding])
     opened(page, tmp_path / "r.html", Report([Process("p", steps())]).html())
     assert "40\u00a0%" in page.ask("document.getElementById('findings').innerText")
@@ -199,10 +232,16 @@ def test_widths_by_calls(page: Page, tmp_path: Path) -> None:
 
 
 def test_names_never_run(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = make_batch([{"name": NASTY, "module": NASTY}, {"name": NASTY + "2", "thread": WORKER_THREAD}])
+    batch = make_batch(
+        [{"name": NASTY, "module": NASTY}, {"name": NASTY + "2", "thread": WORKER_THREAD}]
+    )
     finding = Finding(NASTY, NASTY, 0.5, NASTY, (NASTY,), True, NASTY)
     monkeypatch.setattr(Report, "findings", [finding])
-    opened(page, tmp_path / "r.html", Report([Process(NASTY, batch), Process("q", batch)], "t", [NASTY]).html())
+    opened(
+        page,
+        tmp_path / "r.html",
+        Report([Process(NASTY, batch), Process("q", batch)], "t", [NASTY]).html(),
+    )
     page.ask("document.querySelector('#findings .show').click()")
     for tab in ("timeline", "table", "flame"):
         page.ask(f"document.getElementById('tab-{tab}').click()")
@@ -211,19 +250,27 @@ def test_names_never_run(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert "onerror" in detail(page)
     assert page.ask("document.title") == "t"
     assert page.ask("document.images.length") == 0
-    page.ask("document.body.append(Object.assign(document.createElement('script'), {textContent: \"document.title='ran'\"}))")
+    page.ask(
+        "document.body.append(Object.assign(document.createElement('script'), {textContent: \"document.title='ran'\"}))"
+    )
     assert page.ask("document.title") == "t"  # nor would one that got into the page
     assert page.complaints.pop().startswith("Executing inline script violates")
 
 
 def test_a_phone(page: Page, tmp_path: Path) -> None:
     page.size(360, 740, phone=True)
-    opened(page, tmp_path / "r.html", Report([Process("p", steps())], "a_rather_long_name_of_a_file_" * 3).html())
+    opened(
+        page,
+        tmp_path / "r.html",
+        Report([Process("p", steps())], "a_rather_long_name_of_a_file_" * 3).html(),
+    )
     for tab in ("flame", "timeline", "table"):
         page.ask(f"document.getElementById('tab-{tab}').click()")
         assert page.ask("document.documentElement.scrollWidth") <= 360
     page.ask("document.getElementById('tab-flame').click()")
-    place = page.ask("(({left, top}) => [left, top])(document.querySelector('#flame canvas').getBoundingClientRect())")
+    place = page.ask(
+        "(({left, top}) => [left, top])(document.querySelector('#flame canvas').getBoundingClientRect())"
+    )
     page.tap(place[0] + 40, place[1] + 34)
     page.until("document.getElementById('detail').innerText.includes('Linear_0')")
     assert is_whole(page)
@@ -252,9 +299,18 @@ def a_million() -> Batch:
     parent = np.where(step, np.uint64(0), ids[number * (inside + 1) + inside])
     start = BASE_NS + number * 1_000_000 + np.where(step, 0, place * 1000)
     end = np.where(step, start + 1_000_000, start + 900 - (place * 7919) % 800)
-    rows = template.take(np.zeros(count, np.int64), event_id=ids, parent=parent, start_ns=start, end_ns=end, names=names)
+    rows = template.take(
+        np.zeros(count, np.int64),
+        event_id=ids,
+        parent=parent,
+        start_ns=start,
+        end_ns=end,
+        names=names,
+    )
     return rows.take(
-        slice(None), name=np.where(step, 1, 2 + place % 200).astype(np.uint32), step_number=np.where(step, number, -1)
+        slice(None),
+        name=np.where(step, 1, 2 + place % 200).astype(np.uint32),
+        step_number=np.where(step, number, -1),
     )
 
 

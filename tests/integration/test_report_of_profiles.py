@@ -56,20 +56,33 @@ def test_a_profile_and_its_trace_show_the_same(tmp_path: Path) -> None:
     from_profile = (tmp_path / "step.html").read_text()
     from_file = Report(read_processes([tmp_path / "trace.json.gz"])).html()
     assert paths(from_profile) == paths(from_file)
-    assert paths(from_profile)["train", "block", "nn.Module: Sequential_0", "nn.Module: Linear_0", "aten::linear"] == 3
+    assert (
+        paths(from_profile)[
+            "train", "block", "nn.Module: Sequential_0", "nn.Module: Linear_0", "aten::linear"
+        ]
+        == 3
+    )
     for column in ("self", "allocated"):
-        assert sum(shown(from_profile)["flame"][column]) == sum(shown(from_file)["flame"][column]) > 0
+        assert (
+            sum(shown(from_profile)["flame"][column]) == sum(shown(from_file)["flame"][column]) > 0
+        )
     assert [each for each in shown(from_file)["timeline"]["step"] if each >= 0] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("record", [profile, torch.profiler.profile], ids=["ours", "torch.profiler"])
-def test_backward_in_a_thread_of_autograds_lies_where_a_profile_has_it(record: Callable[[], Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "record", [profile, torch.profiler.profile], ids=["ours", "torch.profiler"]
+)
+def test_backward_in_a_thread_of_autograds_lies_where_a_profile_has_it(
+    record: Callable[[], Any], tmp_path: Path
+) -> None:
     with profile() as prof, record() as recorded, record_function("train"):
         reentrant_training(torch.tensor(130.0, requires_grad=True))
     recorded.export_chrome_trace(str(tmp_path / "trace.json"))
     from_file = tree_of_rows(read_processes([tmp_path / "trace.json"])[0].batch)
     assert len(prof.tree("thread")) > len(prof.tree("name"))  # it took another thread
-    assert {each.path: each.count for each in prof.tree()} == {each.path: each.count for each in from_file}
+    assert {each.path: each.count for each in prof.tree()} == {
+        each.path: each.count for each in from_file
+    }
 
 
 def test_backward_in_a_thread_of_pythons_is_outermost(tmp_path: Path) -> None:
@@ -79,7 +92,11 @@ def test_backward_in_a_thread_of_pythons_is_outermost(tmp_path: Path) -> None:
         worker.start()
         worker.join()
     prof.export_chrome_trace(tmp_path / "trace.json")
-    outermost = {each.path for each in tree_of_rows(read_processes([tmp_path / "trace.json"])[0].batch) if len(each.path) == 1}
+    outermost = {
+        each.path
+        for each in tree_of_rows(read_processes([tmp_path / "trace.json"])[0].batch)
+        if len(each.path) == 1
+    }
     assert outermost == {each.path for each in prof.tree() if len(each.path) == 1}
     assert len(outermost) > 1
 
@@ -88,13 +105,19 @@ def test_a_trace_of_torch_profiler_has_the_names_and_counts_that_it_tells(tmp_pa
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
         train()
     theirs.export_chrome_trace(str(tmp_path / "kineto.json"))
-    ours = {each.key: each for each in key_averages(read_processes([tmp_path / "kineto.json"])[0].batch)}
-    told = {each.key: each for each in theirs.key_averages() if each.key != "aten::sum"}  # they count one in another once
+    ours = {
+        each.key: each for each in key_averages(read_processes([tmp_path / "kineto.json"])[0].batch)
+    }
+    told = {
+        each.key: each for each in theirs.key_averages() if each.key != "aten::sum"
+    }  # they count one in another once
     assert set(told) <= set(ours)
     assert told["aten::linear"].count == 3
     for name, each in told.items():
         assert each.count == ours[name].count
-        assert each.self_cpu_time_total == pytest.approx(ours[name].self_cpu_time_total, abs=0.01 * each.count)
+        assert each.self_cpu_time_total == pytest.approx(
+            ours[name].self_cpu_time_total, abs=0.01 * each.count
+        )
 
 
 def test_the_ending_says_what_is_written(tmp_path: Path) -> None:
@@ -116,7 +139,9 @@ def test_nothing_to_show(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("screen", [True, False])
-def test_show_opens_a_browser_where_there_is_a_screen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, screen: bool) -> None:
+def test_show_opens_a_browser_where_there_is_a_screen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, screen: bool
+) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

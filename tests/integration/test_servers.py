@@ -53,7 +53,9 @@ uvicorn.run(app, port=0, log_level="warning", lifespan="on")
 
 
 @pytest.mark.parametrize("how", ["flush", "force_flush", "uninstrument"])
-def test_what_a_server_flushes_in_its_lifespan_is_exported(run_program: Callable[..., Any], tmp_path: Path, how: str) -> None:
+def test_what_a_server_flushes_in_its_lifespan_is_exported(
+    run_program: Callable[..., Any], tmp_path: Path, how: str
+) -> None:
     pytest.importorskip("uvicorn")
     ended = run_program(SERVER, how, code=-signal.SIGTERM)  # uvicorn raises it again
     assert sorted(ended.stdout.split()) == ["request", *["work"] * 20]

@@ -33,7 +33,14 @@ def lies_in(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
 
 def assert_nest(slices: Slices) -> None:
     for tid in {one["tid"] for each in slices.values() for one in each}:
-        own = sorted([(one["ts"], -one["dur"]) for each in slices.values() for one in each if one["tid"] == tid])
+        own = sorted(
+            [
+                (one["ts"], -one["dur"])
+                for each in slices.values()
+                for one in each
+                if one["tid"] == tid
+            ]
+        )
         ends: list[Any] = []
         for start, minus_duration in own:
             while ends and ends[-1] <= start:
@@ -58,7 +65,11 @@ def test_spans_lie_around_what_ran_in_them(
 ) -> None:
     instrumentor.instrument(chrome_trace=tmp_path / "trace.json")
     with tracer.start_as_current_span("request") as request:
-        with record_function("outer"), tracer.start_as_current_span("child"), record_function("inner"):
+        with (
+            record_function("outer"),
+            tracer.start_as_current_span("child"),
+            record_function("inner"),
+        ):
             pass
         thread = Thread(target=work_in, args=(context.get_current(),))
         thread.start()
@@ -68,7 +79,9 @@ def test_spans_lie_around_what_ran_in_them(
     instrumentor.uninstrument()
     slices = slices_in(tmp_path / "trace.json")
     assert_nest(slices)
-    [outer], [child], [inner], [worker] = (slices[name] for name in ("outer", "child", "inner", "worker"))
+    [outer], [child], [inner], [worker] = (
+        slices[name] for name in ("outer", "child", "inner", "worker")
+    )
     here, there = slices["request"]
     for low, high in ((inner, child), (child, outer), (outer, here), (worker, there)):
         assert lies_in(low, high)
@@ -82,7 +95,9 @@ def test_spans_that_were_open_when_a_profile_began_lie_around_what_it_has(
 ) -> None:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
-    instrumentor.instrument(tracer_provider=provider)  # which alone has no use for the names of spans
+    instrumentor.instrument(
+        tracer_provider=provider
+    )  # which alone has no use for the names of spans
     tracer = provider.get_tracer("test")
     with tracer.start_as_current_span("epoch"), tracer.start_as_current_span("step"):
         with record_function("before"):

@@ -27,7 +27,9 @@ RANGES = [record_function, torch.profiler.record_function]
 
 
 @pytest.mark.parametrize("range_", RANGES)
-def test_a_span_inside_a_range_is_its_child_and_has_what_runs_in_it(traces: Traces, range_: Any) -> None:
+def test_a_span_inside_a_range_is_its_child_and_has_what_runs_in_it(
+    traces: Traces, range_: Any
+) -> None:
     with traces.tracer.start_as_current_span("outer"), range_("range"):
         torch.add(traces.x, traces.x)
         with traces.tracer.start_as_current_span("inner"):
@@ -35,7 +37,9 @@ def test_a_span_inside_a_range_is_its_child_and_has_what_runs_in_it(traces: Trac
         torch.sub(traces.x, traces.x)
     paths = traces.paths()
     assert paths["outer/range/aten::add"] == paths["outer/range/aten::sub"] == 1
-    around = "outer/range" if range_ is record_function else "outer"  # PyTorch's ranges are not shown as current spans
+    around = (
+        "outer/range" if range_ is record_function else "outer"
+    )  # PyTorch's ranges are not shown as current spans
     assert paths[f"{around}/inner/aten::mul"] == 1
 
 
@@ -68,7 +72,9 @@ class OpensAnotherTrace(CallsBack):
 
 
 @pytest.mark.parametrize("around", ["MainThread", "request"])
-def test_a_span_inside_an_operator_in_which_another_trace_was_current_is_in_the_operators(traces: Traces, around: str) -> None:
+def test_a_span_inside_an_operator_in_which_another_trace_was_current_is_in_the_operators(
+    traces: Traces, around: str
+) -> None:
     with traces.tracer.start_as_current_span(around) if around == "request" else nullcontext():
         OpensAnotherTrace.apply(traces.x.clone().requires_grad_(), traces)
     traces.instrumentor.uninstrument()
@@ -89,19 +95,31 @@ def test_what_is_done_to_the_current_span_is_done_to_the_programs_own(traces: Tr
     assert [event.name for event in span.events] == ["seen"]
 
 
-def test_what_is_current_can_be_copied_and_pickled_where_the_programs_own_can(traces: Traces) -> None:
-    remote = trace.NonRecordingSpan(trace.SpanContext(1, 2, True, trace.TraceFlags(trace.TraceFlags.SAMPLED)))
+def test_what_is_current_can_be_copied_and_pickled_where_the_programs_own_can(
+    traces: Traces,
+) -> None:
+    remote = trace.NonRecordingSpan(
+        trace.SpanContext(1, 2, True, trace.TraceFlags(trace.TraceFlags.SAMPLED))
+    )
     with trace.use_span(remote), record_function("range"):
         current = trace.get_current_span()
-        for made in (copy.copy(current), copy.deepcopy(current), pickle.loads(pickle.dumps(current))):
-            assert made.get_span_context() == current.get_span_context() != remote.get_span_context()
+        for made in (
+            copy.copy(current),
+            copy.deepcopy(current),
+            pickle.loads(pickle.dumps(current)),
+        ):
+            assert (
+                made.get_span_context() == current.get_span_context() != remote.get_span_context()
+            )
     with traces.tracer.start_as_current_span("own") as own, record_function("range"):
         assert copy.copy(trace.get_current_span()) is not own
         with pytest.raises(TypeError):
             pickle.dumps(trace.get_current_span())
 
 
-def test_a_span_inside_a_range_that_has_no_span_around_it_is_in_the_ranges_trace(traces: Traces) -> None:
+def test_a_span_inside_a_range_that_has_no_span_around_it_is_in_the_ranges_trace(
+    traces: Traces,
+) -> None:
     with record_function("first"):
         torch.add(traces.x, traces.x)
         with record_function("second"), traces.tracer.start_as_current_span("inner"):
@@ -113,7 +131,9 @@ def test_a_span_inside_a_range_that_has_no_span_around_it_is_in_the_ranges_trace
     torch.neg(traces.x)
     traces.instrumentor.uninstrument()
     paths = traces.paths()
-    assert paths["MainThread/first/second/inner/aten::mul"] == paths["MainThread/first/aten::add"] == 1
+    assert (
+        paths["MainThread/first/second/inner/aten::mul"] == paths["MainThread/first/aten::add"] == 1
+    )
     assert paths["MainThread/later/inner/aten::sub"] == 1
 
 
@@ -129,7 +149,11 @@ def test_below_a_span_that_is_not_sampled_nothing_is_shown() -> None:
 def test_ranges_that_become_no_spans_are_not_shown(traces: Traces) -> None:
     """A range that began before the instrumentation, or that only a profile records."""
     traces.instrumentor.uninstrument()
-    with traces.tracer.start_as_current_span("outer") as outer, profile(), record_function("earlier"):
+    with (
+        traces.tracer.start_as_current_span("outer") as outer,
+        profile(),
+        record_function("earlier"),
+    ):
         assert trace.get_current_span() is outer
         traces.instrumentor.instrument(tracer_provider=traces.provider)
         assert trace.get_current_span() is outer
@@ -151,7 +175,11 @@ def test_python_calls_that_another_capture_records_are_around_nothing(traces: Tr
         call()
     traces.instrumentor.uninstrument()
     paths = traces.paths()
-    assert paths["MainThread/range/span/aten::mul"] == paths["MainThread/CallsBack/inner/span/aten::clone"] == 1
+    assert (
+        paths["MainThread/range/span/aten::mul"]
+        == paths["MainThread/CallsBack/inner/span/aten::clone"]
+        == 1
+    )
 
 
 class Calls(torch.autograd.Function):  # type: ignore[misc, name-defined]
@@ -170,7 +198,11 @@ def inside(traces: Traces, around: list[str], work: Callable[[], None]) -> None:
     elif around[0] == "operator":
         Calls.apply(traces.x, lambda: inside(traces, around[1:], work))
     else:
-        with traces.tracer.start_as_current_span("span") if around[0] == "span" else record_function("range"):
+        with (
+            traces.tracer.start_as_current_span("span")
+            if around[0] == "span"
+            else record_function("range")
+        ):
             inside(traces, around[1:], work)
 
 
@@ -186,7 +218,9 @@ def elsewhere(work: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("where", [in_place, elsewhere])
 @pytest.mark.parametrize("end", ["inside", "after"])
-@pytest.mark.parametrize("around", ["", "span", "range", "operator", "span range", "operator span", "span operator"])
+@pytest.mark.parametrize(
+    "around", ["", "span", "range", "operator", "span range", "operator span", "span operator"]
+)
 @pytest.mark.parametrize("outer", ["", "span ", "span range "])
 def test_calls_that_another_capture_traces_lend_nothing(
     where: Callable[[Callable[[], object]], None], outer: str, around: str, end: str
@@ -299,7 +333,9 @@ def _get(app: Any, numbers: range, at_once: int) -> None:
 
     async def main() -> None:
         turns = asyncio.Semaphore(at_once)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://service"
+        ) as client:
 
             async def get(number: int) -> None:
                 async with turns:
@@ -316,12 +352,24 @@ def test_a_fastapi_service_under_load(traces: Traces) -> None:
     fastapi_instrumentation.FastAPIInstrumentor.instrument_app(app, tracer_provider=traces.provider)
     _get(app, range(REQUESTS), at_once=30)
     spans = traces.spans()
-    number_of = {span.context.trace_id: span.attributes["number"] for span in spans if "number" in (span.attributes or {})}
+    number_of = {
+        span.context.trace_id: span.attributes["number"]
+        for span in spans
+        if "number" in (span.attributes or {})
+    }
     assert len(number_of) == REQUESTS
-    named = [span for span in spans if span.name.split()[0] in ("handler", "thread", "background", "stream")]
+    named = [
+        span
+        for span in spans
+        if span.name.split()[0] in ("handler", "thread", "background", "stream")
+    ]
     assert len(named) == 4 * REQUESTS
     assert all(span.name.endswith(f" {number_of[span.context.trace_id]}") for span in named)
-    operators = Counter((number_of[span.context.trace_id], span.name) for span in spans if span.name.startswith("aten::"))
+    operators = Counter(
+        (number_of[span.context.trace_id], span.name)
+        for span in spans
+        if span.name.startswith("aten::")
+    )
     for number in range(REQUESTS):
         found = {name: operators[number, f"aten::{name}"] for name in ("add", "mul", "sub")}
         assert found == {"add": 3, "mul": 2, "sub": 1}

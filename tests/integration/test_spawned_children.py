@@ -60,7 +60,10 @@ def files(folder: Path) -> dict[str, list[str]]:
 
 def spans(folder: Path) -> dict[str, list[Any]]:
     """By name: trace id, span id, parent."""
-    return {line[0]: line[1:] for line in map(json.loads, (folder / "spans.txt").read_text().splitlines())}
+    return {
+        line[0]: line[1:]
+        for line in map(json.loads, (folder / "spans.txt").read_text().splitlines())
+    }
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -95,7 +98,10 @@ if __name__ == "__main__":
     assert found["second"][::2] == [own[0], own[1]]
     assert found["third"][::2] == [request[0], request[1]]
     assert found["inside"][::2] == [found["third"][0], found["third"][1]]
-    assert found["in a thread"][::2] == [found["worker"][0], found["worker"][1]]  # as in a forked child
+    assert found["in a thread"][::2] == [
+        found["worker"][0],
+        found["worker"][1],
+    ]  # as in a forked child
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -152,7 +158,9 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("place", ["in the module", "in the target"])
-def test_what_a_child_asks_for_itself_comes_first(run_program: Run, tmp_path: Path, method: str, place: str) -> None:
+def test_what_a_child_asks_for_itself_comes_first(
+    run_program: Run, tmp_path: Path, method: str, place: str
+) -> None:
     program = (
         BEGIN
         + """
@@ -172,7 +180,9 @@ if __name__ == "__main__":
     run_program(program, method, place)
     assert names_in(tmp_path / "trace.json") == []
     assert [path.name for path in tmp_path.glob("trace.*")] == ["trace.json"]
-    assert [names for names in map(names_in, tmp_path.glob("own.pid*")) if names] == [["range"]]  # a fork server may have one
+    assert [names for names in map(names_in, tmp_path.glob("own.pid*")) if names] == [
+        ["range"]
+    ]  # a fork server may have one
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -183,7 +193,9 @@ if __name__ == "__main__":
         "instrumentor.instrument(chrome_trace='trace.json', enabled=False)",
     ],
 )
-def test_children_of_what_is_not_recorded(run_program: Run, tmp_path: Path, method: str, before: str) -> None:
+def test_children_of_what_is_not_recorded(
+    run_program: Run, tmp_path: Path, method: str, before: str
+) -> None:
     program = (
         BEGIN
         + f"""
@@ -225,7 +237,9 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("part", ["threading.Lock()", "None"])
-def test_a_child_exports_whatever_sampler_its_parent_has(run_program: Run, method: str, part: str) -> None:
+def test_a_child_exports_whatever_sampler_its_parent_has(
+    run_program: Run, method: str, part: str
+) -> None:
     """Also one that can't be pickled, or one of the main module."""
     program = (
         BEGIN.replace("import ALWAYS_OFF", "import StaticSampler, Decision")
@@ -301,7 +315,9 @@ if __name__ == "__main__":
 """
     with OtlpServer("http") as server:
         endpoint = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": server.endpoint}
-        with_us, without = [run_program(program, method, whether, **endpoint) for whether in ("with us", "without")]
+        with_us, without = [
+            run_program(program, method, whether, **endpoint) for whether in ("with us", "without")
+        ]
         assert "range" in [span.name for span in server.spans]
     assert (with_us.stdout, with_us.stderr) == (without.stdout, without.stderr)
     assert "of the program's" in without.stderr
@@ -309,7 +325,9 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("provider", ["", "trace.set_tracer_provider(provided())"])
-def test_children_without_a_provider_tell_it_once(run_program: Run, tmp_path: Path, method: str, provider: str) -> None:
+def test_children_without_a_provider_tell_it_once(
+    run_program: Run, tmp_path: Path, method: str, provider: str
+) -> None:
     """The first of them, and not each worker of each epoch."""
     program = (
         BEGIN
@@ -325,7 +343,11 @@ if __name__ == "__main__":
 """
     )
     said = run_program(program, method).stderr
-    assert said.count("no tracer provider is set in this process") == said.count("no tracer provider") == 1
+    assert (
+        said.count("no tracer provider is set in this process")
+        == said.count("no tracer provider")
+        == 1
+    )
     assert 'span_exporter="otlp"' in said
 
 
@@ -340,7 +362,9 @@ class TestMultiprocessing:
             instrumentor.uninstrument()
             assert vars(multiprocessing.spawn) == before
 
-    def test_it_is_left_alone_where_nothing_is_recorded(self, instrumentor: OtelRecordFunctionInstrumentor) -> None:
+    def test_it_is_left_alone_where_nothing_is_recorded(
+        self, instrumentor: OtelRecordFunctionInstrumentor
+    ) -> None:
         before = vars(multiprocessing.spawn).copy()
         instrumentor.instrument(enabled=False)
         assert vars(multiprocessing.spawn) == before

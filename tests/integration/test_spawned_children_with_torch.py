@@ -125,13 +125,22 @@ class Told(NamedTuple):
 
 def told_by(run: Run, folder: Path, *arguments: str, **environment: str) -> Told:
     with OtlpServer("http") as server:
-        done = run(PROGRAM, *arguments, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=server.endpoint, **environment)
+        done = run(
+            PROGRAM, *arguments, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=server.endpoint, **environment
+        )
         spans, resources = list(server.spans), [each.resource for each in server.resource_spans]
     assert re.sub(r"of \S+, process \d+ writes \S+\n", "", done.stderr) == ""
-    services = {one.value.string_value for each in resources for one in each.attributes if one.key == "service.name"}
+    services = {
+        one.value.string_value
+        for each in resources
+        for one in each.attributes
+        if one.key == "service.name"
+    }
     lines = [line.split(":") for line in done.stdout.splitlines() if line.count(":") == 2]
     files = {path.name: names_in(path) for path in folder.rglob("*.json")}
-    return Told(spans, services, {way: (trace_id, span_id) for way, trace_id, span_id in lines}, files)
+    return Told(
+        spans, services, {way: (trace_id, span_id) for way, trace_id, span_id in lines}, files
+    )
 
 
 @pytest.fixture(scope="module")
@@ -149,19 +158,29 @@ def test_nothing_else_arrives_or_is_written(told: Told) -> None:
     assert {*told.services} == {"the program"}
     assert len(told.files) == len(WAYS) + 1
     ids = {(span.trace_id, span.span_id) for span in told.spans}
-    around = {(bytes.fromhex(trace_id), bytes.fromhex(span_id)) for trace_id, span_id in told.around.values()}
+    around = {
+        (bytes.fromhex(trace_id), bytes.fromhex(span_id))
+        for trace_id, span_id in told.around.values()
+    }
     assert {(span.trace_id, span.parent_span_id) for span in told.spans} <= ids | around
 
 
-@pytest.mark.parametrize("how", [("server first",), ("preloaded", "server first")], ids=" and ".join)
+@pytest.mark.parametrize(
+    "how", [("server first",), ("preloaded", "server first")], ids=" and ".join
+)
 def test_a_fork_server(run_program: Run, tmp_path: Path, how: tuple[str, ...]) -> None:
     """That was there before, or has imported torch."""
     told_by(run_program, tmp_path, "forkserver", *how).check("forkserver")
 
 
 @pytest.mark.parametrize("ways", ["spawn,spawn in spawn", "forkserver preloaded"])
-def test_under_opentelemetry_instrument(run_by: Callable[..., Run], tmp_path: Path, ways: str) -> None:
-    pytest.importorskip("opentelemetry.distro", reason="opentelemetry-distro is not installed: pip install '.[examples]'")
+def test_under_opentelemetry_instrument(
+    run_by: Callable[..., Run], tmp_path: Path, ways: str
+) -> None:
+    pytest.importorskip(
+        "opentelemetry.distro",
+        reason="opentelemetry-distro is not installed: pip install '.[examples]'",
+    )
     environment = {
         "OTEL_TRACES_EXPORTER": "otlp",
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
@@ -171,8 +190,12 @@ def test_under_opentelemetry_instrument(run_by: Callable[..., Run], tmp_path: Pa
         "OTEL_RECFN_CHROME_TRACE": str(tmp_path / "trace.json"),
         "OTEL_RECFN_EXIT_TIMEOUT_S": "300",
     }
-    run = run_by(tmp_path, str(Path(sys.executable).with_name("opentelemetry-instrument")), sys.executable)
+    run = run_by(
+        tmp_path, str(Path(sys.executable).with_name("opentelemetry-instrument")), sys.executable
+    )
     asked, *preloaded = ways.split(" preloaded")
-    found = told_by(run, tmp_path, asked, "automatic", *["preloaded" for _ in preloaded], **environment)
+    found = told_by(
+        run, tmp_path, asked, "automatic", *["preloaded" for _ in preloaded], **environment
+    )
     for way in asked.split(","):
         found.check(way)

@@ -38,7 +38,9 @@ def outer() -> int:
 
 
 @pytest.mark.parametrize("extras", [Extra.STACK, Extra.STACK | Extra.SHAPES])
-def test_an_operator_that_python_calls_carries_the_python_stack_innermost_first(extras: Extra) -> None:
+def test_an_operator_that_python_calls_carries_the_python_stack_innermost_first(
+    extras: Extra,
+) -> None:
     with observed(extras) as run:
         line = outer()
         events = run.events()
@@ -61,7 +63,9 @@ def test_frames_of_our_own_are_left_out() -> None:
     assert lines[1].endswith(": test_frames_of_our_own_are_left_out")
 
 
-def test_an_operator_that_torchscript_calls_carries_the_stack_of_the_script_innermost_first() -> None:
+def test_an_operator_that_torchscript_calls_carries_the_stack_of_the_script_innermost_first() -> (
+    None
+):
     def leaf(x: torch.Tensor) -> torch.Tensor:
         return torch.cos(x)
 
@@ -92,7 +96,10 @@ def test_backward_functions_carry_none_and_nothing_does_when_nobody_asked() -> N
 
 def counted(work: Callable[[], object], extras: Extra = Extra.FLOPS) -> list[Event]:
     """The operators that have FLOPs, after comparison with torch.profiler."""
-    with profile(activities=[ProfilerActivity.CPU], with_flops=True) as theirs, observed(extras) as run:
+    with (
+        profile(activities=[ProfilerActivity.CPU], with_flops=True) as theirs,
+        observed(extras) as run,
+    ):
         work()
         ours = [event for event in run.events() if event.flops]
     expected = Counter((event.name, event.flops) for event in theirs.events() if event.flops)
@@ -100,7 +107,9 @@ def counted(work: Callable[[], object], extras: Extra = Extra.FLOPS) -> list[Eve
     return ours
 
 
-def conv(inputs: tuple[int, ...], channels: int, kernel: int | tuple[int, int], **options: object) -> Callable[[], object]:
+def conv(
+    inputs: tuple[int, ...], channels: int, kernel: int | tuple[int, int], **options: object
+) -> Callable[[], object]:
     layer, data = nn.Conv2d(inputs[1], channels, kernel, **options), torch.ones(inputs)
     return lambda: layer(data)
 
@@ -109,7 +118,10 @@ OPERATORS: dict[str, tuple[str, Callable[[], object]]] = {
     "mm": ("aten::mm", lambda: torch.ones(2, 3) @ torch.ones(3, 5)),
     "linear": ("aten::addmm", lambda: nn.Linear(3, 5)(torch.ones(2, 3))),
     "bmm": ("aten::bmm", lambda: torch.bmm(torch.ones(4, 2, 3), torch.ones(4, 3, 5))),
-    "baddbmm": ("aten::baddbmm", lambda: torch.baddbmm(torch.ones(4, 2, 5), torch.ones(4, 2, 3), torch.ones(4, 3, 5))),
+    "baddbmm": (
+        "aten::baddbmm",
+        lambda: torch.baddbmm(torch.ones(4, 2, 5), torch.ones(4, 2, 3), torch.ones(4, 3, 5)),
+    ),
     "add": ("aten::add", lambda: torch.ones(2, 3, 4) + 1),
     "add, broadcast": ("aten::add", lambda: torch.ones(3) + torch.ones(2, 3)),
     "mul of a scalar tensor": ("aten::mul", lambda: torch.tensor(2.0) * 3),
@@ -118,19 +130,26 @@ OPERATORS: dict[str, tuple[str, Callable[[], object]]] = {
     "conv2d, in strides": ("aten::conv2d", conv((2, 3, 9, 8), 4, (3, 2), stride=(2, 3))),
     "conv2d, dilated": ("aten::conv2d", conv((2, 3, 9, 8), 4, 3, dilation=(2, 1))),
     "conv2d, in groups": ("aten::conv2d", conv((2, 6, 9, 8), 4, 3, groups=2)),
-    "conv2d, all of it": ("aten::conv2d", conv((2, 6, 19, 18), 9, 3, groups=3, stride=2, padding=1, dilation=3, bias=False)),
+    "conv2d, all of it": (
+        "aten::conv2d",
+        conv((2, 6, 19, 18), 9, 3, groups=3, stride=2, padding=1, dilation=3, bias=False),
+    ),
 }
 
 
 @pytest.mark.parametrize(("name", "work"), OPERATORS.values(), ids=OPERATORS)
-def test_an_operator_counts_as_torch_profiler_counts_it(name: str, work: Callable[[], object]) -> None:
+def test_an_operator_counts_as_torch_profiler_counts_it(
+    name: str, work: Callable[[], object]
+) -> None:
     assert name in {event.name for event in counted(work)}
 
 
 def test_a_training_step_counts_as_torch_profiler_counts_it() -> None:
     training = Training()
     training.step()
-    assert {"aten::addmm", "aten::mm", "aten::add"} <= {event.name for event in counted(training.step)}
+    assert {"aten::addmm", "aten::mm", "aten::add"} <= {
+        event.name for event in counted(training.step)
+    }
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -152,7 +171,11 @@ def test_what_cannot_be_counted_is_not_counted(work: Callable[[], object]) -> No
 def test_without_flops_asked_for_none_are_counted_and_without_shapes_none_are_recorded() -> None:
     with observed(Extra.SHAPES) as run:
         torch.ones(2, 3) @ torch.ones(3, 5)
-        assert {(event.flops, event.shapes) for event in run.events() if event.name == "aten::mm"} == {(0, "[[2,3],[3,5]]")}
+        assert {
+            (event.flops, event.shapes) for event in run.events() if event.name == "aten::mm"
+        } == {(0, "[[2,3],[3,5]]")}
         run.start(Extra.FLOPS)
         torch.ones(2, 3) @ torch.ones(3, 5)
-        assert {(event.flops, event.shapes) for event in run.events() if event.name == "aten::mm"} == {(60, "")}
+        assert {
+            (event.flops, event.shapes) for event in run.events() if event.name == "aten::mm"
+        } == {(60, "")}

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 import otel_recfn
-from otel_recfn import DebugInfoGuard, DebugInfoKind, DisableRecordFunctionGuard, RecordFunctionCallback, RecordScope, legacy
+from otel_recfn import (
+    DebugInfoGuard,
+    DebugInfoKind,
+    DisableRecordFunctionGuard,
+    RecordFunctionCallback,
+    RecordScope,
+    legacy,
+)
 from otel_recfn.callbacks.thread_locals import KEY, Carried, TorchState, _local, debug_info_get
 
 torch = pytest.importorskip("torch")
@@ -27,7 +34,12 @@ def test_pytorch_has_a_reference_to_what_it_keeps() -> None:
     counts: list[int] = []
 
     def count() -> None:
-        carrier, kept = TorchState(torch._C._is_key_in_tls, torch._C._get_obj_in_tls, torch._C._stash_obj_in_tls), Carried()
+        carrier, kept = (
+            TorchState(
+                torch._C._is_key_in_tls, torch._C._get_obj_in_tls, torch._C._stash_obj_in_tls
+            ),
+            Carried(),
+        )
         counts.append(sys.getrefcount(kept))
         carrier.put(kept)
         counts.append(sys.getrefcount(kept))
@@ -41,7 +53,9 @@ def test_pytorch_has_a_reference_to_what_it_keeps() -> None:
     assert counts == [alone, alone + 1, alone]
 
 
-@pytest.mark.skipif(not hasattr(torch._C, "_remove_obj_from_tls"), reason="this PyTorch gives nothing back")
+@pytest.mark.skipif(
+    not hasattr(torch._C, "_remove_obj_from_tls"), reason="this PyTorch gives nothing back"
+)
 def test_nothing_is_left_in_a_thread_that_has_worked_for_another_or_ends() -> None:
     """PyTorch takes the GIL for what is left as the thread ends, and a process that ends meanwhile is aborted."""
     left: list[bool] = []
@@ -130,7 +144,9 @@ def test_debug_info_the_profiler_and_its_marks_reach_it() -> None:
     assert known == ["launched", True]
     names = [event.name for events in lists for event in events]
     assert (names.count("there"), names.count("ours"), names.count("aten::cos")) == (1, 10, 10)
-    in_autograds_thread(lambda: known.extend([debug_info_get(DebugInfoKind.TEST_INFO), legacy.profiler_enabled()]))
+    in_autograds_thread(
+        lambda: known.extend([debug_info_get(DebugInfoKind.TEST_INFO), legacy.profiler_enabled()])
+    )
     assert known[2:] == [None, False]
 
 
@@ -163,7 +179,9 @@ def test_our_switch_is_pytorchs() -> None:
     assert "aten::sin" not in names
 
 
-@pytest.mark.parametrize("switch_on", [otel_recfn.enable_record_function, torch.autograd._enable_record_function])
+@pytest.mark.parametrize(
+    "switch_on", [otel_recfn.enable_record_function, torch.autograd._enable_record_function]
+)
 def test_our_switch_hides_python_calls_too(switch_on: Callable[[bool], None]) -> None:
     def called() -> None:
         torch.ones(2).sin()
@@ -177,7 +195,9 @@ def test_our_switch_hides_python_calls_too(switch_on: Callable[[bool], None]) ->
     assert (names.count("called"), names.count("aten::sin")) == (1, 1)
 
 
-def test_ends_of_ranges_too_deep_to_be_recorded_are_nobodys(caplog: pytest.LogCaptureFixture) -> None:
+def test_ends_of_ranges_too_deep_to_be_recorded_are_nobodys(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """As ends of ranges that began in other threads they would take the place of real ones."""
     with otel_recfn.profile() as prof, ExitStack() as ranges:
         for _ in range(16 * 1024 + 5000):

@@ -62,9 +62,15 @@ class Slow(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
         return torch.ones(2)
 
 
-@pytest.mark.parametrize(("with_stack", "awaiting"), [(False, [True, False]), (True, [False, True])])
-def test_so_do_outermost_ranges(monkeypatch: pytest.MonkeyPatch, with_stack: bool, awaiting: list[bool]) -> None:
-    monkeypatch.delitem(sys.modules, "greenlet._greenlet", raising=False)  # other tests may have left greenlets
+@pytest.mark.parametrize(
+    ("with_stack", "awaiting"), [(False, [True, False]), (True, [False, True])]
+)
+def test_so_do_outermost_ranges(
+    monkeypatch: pytest.MonkeyPatch, with_stack: bool, awaiting: list[bool]
+) -> None:
+    monkeypatch.delitem(
+        sys.modules, "greenlet._greenlet", raising=False
+    )  # other tests may have left greenlets
 
     def in_task(awaits: bool) -> Coroutine[Any, Any, None]:
         async def run() -> None:
@@ -134,7 +140,9 @@ def test_compiled_code_has_one_graph_whatever_the_number_is() -> None:
 class ByName(Sampler):
     """Samples what is called so, whatever lies around."""
 
-    def should_sample(self, parent_context: Any, trace_id: int, name: str, *_others: Any, **_named: Any) -> SamplingResult:
+    def should_sample(
+        self, parent_context: Any, trace_id: int, name: str, *_others: Any, **_named: Any
+    ) -> SamplingResult:
         return SamplingResult(Decision.RECORD_AND_SAMPLE if name == "sampled" else Decision.DROP)
 
     def get_description(self) -> str:

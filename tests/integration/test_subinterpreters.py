@@ -70,7 +70,9 @@ WRAPT_BREAKS_IT = sys.version_info[:2] == (3, 12)
 @pytest.mark.parametrize("main_records", ["yes", "no"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("code", [RANGES, REFUSED], ids=["ranges", "recording"])
-def test_in_a_subinterpreter(run_program: Callable[..., Any], kind: str, main_records: str, code: str) -> None:
+def test_in_a_subinterpreter(
+    run_program: Callable[..., Any], kind: str, main_records: str, code: str
+) -> None:
     if kind == "legacy":
         pytest.importorskip("_testcapi")
     if WRAPT_BREAKS_IT and kind == "isolated" and code == REFUSED:

@@ -145,7 +145,9 @@ assert threading.enumerate() == threads
     run_program(program)
 
 
-def test_instrumented_twice(instrument: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_instrumented_twice(
+    instrument: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
     first = instrument()
     second = instrument()
     torch.relu(torch.ones(3))

@@ -36,7 +36,10 @@ class TestWhatACallbackSees:
             network(torch.ones(2, 3)), fork_and_wait(torch.ones(3))
             counting.settle()
             observing.remove_callback(handle)
-        theirs = Counter((event.name(), RecordScope(event.scope())) for event in profiler.profiler.kineto_results.events())
+        theirs = Counter(
+            (event.name(), RecordScope(event.scope()))
+            for event in profiler.profiler.kineto_results.events()
+        )
         assert counting.begun == theirs
         assert counting.ended == counting.begun
         assert {scope for _, scope in theirs} >= {
@@ -60,7 +63,9 @@ class TestWhatACallbackSees:
             values = [value for value in function.inputs() if isinstance(value, torch.Tensor)]
             kept.extend((value, value.sum()) for value in values if value.is_floating_point())
 
-        callback = RecordFunctionCallback(start, lambda function, _: kept.append(function.outputs()))
+        callback = RecordFunctionCallback(
+            start, lambda function, _: kept.append(function.outputs())
+        )
         observing.add_global_callback(callback.needs_inputs(True).needs_outputs(True))
         observed = run()
         observing.clear_callbacks()
@@ -73,7 +78,11 @@ class TestWhatACallbackSees:
         def end(function: Any, inputs: list[Any]) -> None:
             seen[function.name()] = inputs, function.outputs()
 
-        callback = RecordFunctionCallback(lambda function: function.inputs(), end).needs_inputs(True).needs_outputs(True)
+        callback = (
+            RecordFunctionCallback(lambda function: function.inputs(), end)
+            .needs_inputs(True)
+            .needs_outputs(True)
+        )
         first, second = torch.ones(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
         generator = torch.Generator()
         observing.add_global_callback(callback)
@@ -118,16 +127,36 @@ class TestWhatACallbackSees:
         by_name = {each["name"]: each for each in reversed(seen)}
         forward, backward, user = by_name["aten::mul"], by_name["MulBackward0"], by_name["user"]
         assert forward["operator_name"] == ("aten::mul", "Tensor")
-        assert [argument.name for argument in forward["operator_schema"].arguments] == ["self", "other"]
-        assert (forward["num_inputs"], forward["num_outputs"], forward["inputs"], forward["kwinputs"]) == (2, 1, [], {})
+        assert [argument.name for argument in forward["operator_schema"].arguments] == [
+            "self",
+            "other",
+        ]
+        assert (
+            forward["num_inputs"],
+            forward["num_outputs"],
+            forward["inputs"],
+            forward["kwinputs"],
+        ) == (2, 1, [], {})
         assert forward["seq_nr"] == backward["seq_nr"] >= 0
         assert backward["forward_thread_id"] == forward["thread_id"] > 0
         assert backward["scope"] is RecordScope.BACKWARD_FUNCTION
-        assert (user["scope"], user["operator_name"], user["operator_schema"]) == (RecordScope.USER_SCOPE, None, None)
+        assert (user["scope"], user["operator_name"], user["operator_schema"]) == (
+            RecordScope.USER_SCOPE,
+            None,
+            None,
+        )
         assert len({each["handle"] for each in seen}) == len(seen)
-        for name, value in {"needs_inputs": False, "is_active": True, "is_async": False, "debug_handle": -1}.items():
+        for name, value in {
+            "needs_inputs": False,
+            "is_active": True,
+            "is_async": False,
+            "debug_handle": -1,
+        }.items():
             assert forward[name] is value or forward[name] == value
-        assert not any(forward[name] for name in ("is_nccl_meta", "is_static_runtime_out_variant", "needs_outputs"))
+        assert not any(
+            forward[name]
+            for name in ("is_nccl_meta", "is_static_runtime_out_variant", "needs_outputs")
+        )
 
     def test_read_too_late_is_a_clear_error(self, one: Any) -> None:
         errors: list[Exception] = []
@@ -156,7 +185,9 @@ CALLS = 20_000
 
 
 class TestWhichRunsItSees:
-    @pytest.mark.parametrize(("probability", "least", "most"), [(0.0, 0, 0), (0.01, 120, 290), (1.0, CALLS, CALLS)])
+    @pytest.mark.parametrize(
+        ("probability", "least", "most"), [(0.0, 0, 0), (0.01, 120, 290), (1.0, CALLS, CALLS)]
+    )
     def test_sampling(self, one: Any, probability: float, least: int, most: int) -> None:
         counting = Counting()
         observing.add_global_callback(counting.callback().sampling_prob(probability))
@@ -238,7 +269,9 @@ class TestWhichRunsItSees:
         assert counting.names()["aten::is_set_to"] == 2
         assert not foreign.calls()
 
-    def test_a_thread_that_disabled_record_function_is_left_alone_by_the_profiler_too(self, one: Any) -> None:
+    def test_a_thread_that_disabled_record_function_is_left_alone_by_the_profiler_too(
+        self, one: Any
+    ) -> None:
         counting = Counting()
         observing.add_global_callback(counting.callback())
         with profile(activities=[ProfilerActivity.CPU]) as profiler:
@@ -279,7 +312,9 @@ class TestWhatMustNotHappen:
             range_.before("python range")
         assert counting.calls() == 2
 
-    def test_one_that_raises_is_removed_and_logged_once(self, one: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def test_one_that_raises_is_removed_and_logged_once(
+        self, one: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
         good, calls = Counting(), []
 
         def bad(function: Any) -> None:

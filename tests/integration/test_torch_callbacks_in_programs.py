@@ -31,7 +31,10 @@ Run = Callable[..., Any]
 
 class TestPrograms:
     def test_torch_imported_later(self, run_program: Run) -> None:
-        run_program(PROGRAM + "observing.add_global_callback(callback); assert 'torch' not in sys.modules; assert use() == 1")
+        run_program(
+            PROGRAM
+            + "observing.add_global_callback(callback); assert 'torch' not in sys.modules; assert use() == 1"
+        )
 
     def test_a_threads_own_and_torch_later(self, run_program: Run) -> None:
         run_program(PROGRAM + "observing.add_thread_local_callback(callback); assert use() == 1")
@@ -42,7 +45,9 @@ class TestPrograms:
         run_program(PROGRAM + program, OTEL_RECFN_CACHE_DIR=str(tmp_path / "cache"))
         assert not (tmp_path / "cache").exists()
 
-    def test_without_a_compiler_python_ranges_are_seen_and_it_is_said_once(self, run_with_torch: Run, tmp_path: Any) -> None:
+    def test_without_a_compiler_python_ranges_are_seen_and_it_is_said_once(
+        self, run_with_torch: Run, tmp_path: Any
+    ) -> None:
         tmp_path.chmod(0o700)
         done = run_with_torch(
             PROGRAM
@@ -89,7 +94,9 @@ for thread in threads: thread.join()
         )
 
     @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeIsUp"])
-    def test_an_interrupt_in_a_callback_reaches_the_program(self, run_with_torch: Run, error: str) -> None:
+    def test_an_interrupt_in_a_callback_reaches_the_program(
+        self, run_with_torch: Run, error: str
+    ) -> None:
         done = run_with_torch(
             PROGRAM
             + f"""

@@ -35,7 +35,10 @@ class Net(nn.Module):  # type: ignore[misc, name-defined]
 
 
 def hooks() -> tuple[int, ...]:
-    modules, optimizers = sys.modules["torch.nn.modules.module"], sys.modules["torch.optim.optimizer"]
+    modules, optimizers = (
+        sys.modules["torch.nn.modules.module"],
+        sys.modules["torch.optim.optimizer"],
+    )
     return (
         len(modules._global_forward_pre_hooks),
         len(modules._global_forward_hooks),
@@ -95,7 +98,10 @@ def test_made_in_forward_one_name_for_all_steps(recording: Recording) -> None:
     net = Fresh()
     for _ in range(100):
         net(X)
-    assert {event.name for event in recording.events()} == {"nn.Module: Fresh_0", "nn.Module: Softmax_0"}
+    assert {event.name for event in recording.events()} == {
+        "nn.Module: Fresh_0",
+        "nn.Module: Softmax_0",
+    }
 
 
 def test_living_instances_never_share_a_name(recording: Recording) -> None:
@@ -152,9 +158,14 @@ def test_the_program_sees_no_frame_of_ours(recording: Recording) -> None:
         module(X)
         recording.ranges.disable()
         module(X)
-    assert [event.name for event in recording.events()] == ["nn.Module: Sequential_0", "nn.Module: Looks_0"]
+    assert [event.name for event in recording.events()] == [
+        "nn.Module: Sequential_0",
+        "nn.Module: Looks_0",
+    ]
     assert stacks[0] == stacks[1]
-    assert [(one.filename, one.lineno) for one in warned[:1]] == [(one.filename, one.lineno) for one in warned[1:]]
+    assert [(one.filename, one.lineno) for one in warned[:1]] == [
+        (one.filename, one.lineno) for one in warned[1:]
+    ]
 
 
 def test_removed_for_good_in_the_middle_of_a_call(recording: Recording) -> None:
@@ -252,9 +263,13 @@ def test_calls_of_greenlets_that_switch_in_them(recording: Recording) -> None:
     for each in calling:
         each.switch()
         Net()(X)
-    outermost = [event for event in recording.events() if event.attributes]  # those that no other module makes
+    outermost = [
+        event for event in recording.events() if event.attributes
+    ]  # those that no other module makes
     assert len(outermost) == 5
-    assert all(json.loads(event.attributes) == {"recfn.input_shapes": ["[2, 3]"]} for event in outermost)
+    assert all(
+        json.loads(event.attributes) == {"recfn.input_shapes": ["[2, 3]"]} for event in outermost
+    )
 
 
 def test_a_child_that_is_forked_in_a_call_has_calls_of_its_own(recording: Recording) -> None:
@@ -271,14 +286,30 @@ def test_a_child_that_is_forked_in_a_call_has_calls_of_its_own(recording: Record
     Forks()(X)
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
-def test_a_module_that_raises_and_another_after_it(recording: Recording, error: BaseException) -> None:
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()]
+)
+def test_a_module_that_raises_and_another_after_it(
+    recording: Recording, error: BaseException
+) -> None:
     Catches(error)(X)
     outer, inner, layer, after = recording.events()
-    assert [event.parent for event in (inner, layer, after)] == [outer.event_id, inner.event_id, outer.event_id]
+    assert [event.parent for event in (inner, layer, after)] == [
+        outer.event_id,
+        inner.event_id,
+        outer.event_id,
+    ]
     failed = not isinstance(error, GeneratorExit)  # which is no failure
-    assert [bool(event.error) for event in (outer, inner, layer, after)] == [False, failed, False, False]
-    assert [event.flags for event in (outer, inner)] == [EventFlag.NONE, EventFlag.ERROR if failed else EventFlag.NONE]
+    assert [bool(event.error) for event in (outer, inner, layer, after)] == [
+        False,
+        failed,
+        False,
+        False,
+    ]
+    assert [event.flags for event in (outer, inner)] == [
+        EventFlag.NONE,
+        EventFlag.ERROR if failed else EventFlag.NONE,
+    ]
     assert inner.end_ns <= after.start_ns
 
 

@@ -46,7 +46,11 @@ def test_calls_are_spans() -> None:
     assert attributes["code.function.name"] == "load"
     assert attributes["code.line.number"] == load.__code__.co_firstlineno
     assert str(attributes["code.file.path"]).endswith("test_traced_calls.py")
-    [c_function] = [span for span in spans.values() if span.name == "<built-in function len>" and span.parent == called.context]
+    [c_function] = [
+        span
+        for span in spans.values()
+        if span.name == "<built-in function len>" and span.parent == called.context
+    ]
     assert (c_function.attributes or {})["code.function.name"] == "<built-in function len>"
     assert "code.file.path" not in (c_function.attributes or {})
 
@@ -54,7 +58,9 @@ def test_calls_are_spans() -> None:
 def test_captures_that_ask_for_none_see_none() -> None:
     with profile() as without, profile(python_calls=True) as with_calls:
         train()
-    assert [(event.name, event.parent, event.caller) for event in without.events()] == [("load batch", 0, 0)]
+    assert [(event.name, event.parent, event.caller) for event in without.events()] == [
+        ("load batch", 0, 0)
+    ]
     assert EventSource.PYTHON_CALL in {event.source for event in with_calls.events()}
 
 
@@ -66,7 +72,9 @@ def test_a_module_has_one_range(modules: bool) -> None:
     with profile(python_calls=True, modules=modules) as prof:
         model(torch.ones(2, 3))
     by_id = {event.event_id: event for event in prof.events()}
-    kinds = [event.name.split("_")[0] for event in by_id.values() if event.name.startswith("nn.Module: ")]
+    kinds = [
+        event.name.split("_")[0] for event in by_id.values() if event.name.startswith("nn.Module: ")
+    ]
     assert kinds == ["nn.Module: Sequential", "nn.Module: Linear", "nn.Module: ReLU"]
     [linear] = [event for event in by_id.values() if event.name == "aten::linear"]
     above = []
@@ -124,7 +132,9 @@ assert len([event for event in traced.events() if "work" in event.name]) == 2, [
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_does_not_wait_for_a_lock_of_its_parents_threads(run_program: Callable[..., Any]) -> None:
+def test_a_child_does_not_wait_for_a_lock_of_its_parents_threads(
+    run_program: Callable[..., Any],
+) -> None:
     run_program(PROGRAM)
 
 

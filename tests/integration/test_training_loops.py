@@ -81,9 +81,18 @@ class Traced(Traces):
         for spans in traces.values():
             spans.sort(key=lambda span: span.start_time or 0)
             (root,) = [span for span in spans if span.parent is None]
-            assert {span.parent.span_id for span in spans if span.parent} <= {span.context.span_id for span in spans}
+            assert {span.parent.span_id for span in spans if span.parent} <= {
+                span.context.span_id for span in spans
+            }
             number = (root.attributes or {}).get("recfn.step.number")
-            found.append((root.start_time, root.name.partition(":")[0], number, names_of(span.name for span in spans)))
+            found.append(
+                (
+                    root.start_time,
+                    root.name.partition(":")[0],
+                    number,
+                    names_of(span.name for span in spans),
+                )
+            )
         return [tuple(one[1:]) for one in sorted(found, key=lambda one: one[0])]  # type: ignore[misc]
 
     def slices(self) -> list[tuple[str, Any, list[str]]]:
@@ -92,13 +101,19 @@ class Traced(Traces):
         steps = [one for one in slices if one["name"].startswith("ProfilerStep#")]
         steps.sort(key=lambda one: one["ts"])
         return [
-            (one["name"], one["args"]["recfn.step.number"], names_of(each["name"] for each in slices if lies_in(each, one)))
+            (
+                one["name"],
+                one["args"]["recfn.step.number"],
+                names_of(each["name"] for each in slices if lies_in(each, one)),
+            )
             for one in steps
         ]
 
 
 def lies_in(inner: Any, outer: Any) -> bool:
-    return bool(outer["ts"] <= inner["ts"] and inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"])
+    return bool(
+        outer["ts"] <= inner["ts"] and inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"]
+    )
 
 
 SHOWN = {"batch": "batch", "validated": "validated", "teacher": "teacher"}
@@ -106,12 +121,16 @@ SHOWN = {"batch": "batch", "validated": "validated", "teacher": "teacher"}
 
 def names_of(names: Any) -> list[str]:
     """Those of the program's own, and optimizers' steps."""
-    found = [SHOWN.get(name, "step" if name.startswith("Optimizer.step#") else "") for name in names]
+    found = [
+        SHOWN.get(name, "step" if name.startswith("Optimizer.step#") else "") for name in names
+    ]
     return [name for name in found if name]
 
 
 @pytest.fixture
-def traced(tmp_path: Path, instrumentor: OtelRecordFunctionInstrumentor) -> Callable[[Callable[[], object]], Traced]:
+def traced(
+    tmp_path: Path, instrumentor: OtelRecordFunctionInstrumentor
+) -> Callable[[Callable[[], object]], Traced]:
     def traced(program: Callable[[], object]) -> Traced:
         made = Traced(tmp_path / "trace.json")
         program()
@@ -170,7 +189,11 @@ def test_validation_between_epochs(traced: Run, batches: int, accumulated: int) 
 def test_validation_that_eval_mode_of_the_model_does_not_show(traced: Run, kind: str) -> None:
     def program() -> None:
         loop = Loop()
-        average = {"gradients off": loop.model, "another model": nn.Linear(3, 3), "a copy": copy.deepcopy(loop.model)}[kind]
+        average = {
+            "gradients off": loop.model,
+            "another model": nn.Linear(3, 3),
+            "a copy": copy.deepcopy(loop.model),
+        }[kind]
         for _ in range(2):
             loop.train()
             loop.validate(3, mode=False, model=average)
@@ -190,7 +213,11 @@ def test_two_optimizers_take_turns(traced: Run, generated: str) -> None:
         judging = torch.optim.SGD(judge.parameters(), lr=0.1)
         for _ in range(2):
             for _ in range(2):
-                with torch.no_grad() if generated == "without gradients" else contextlib.nullcontext():
+                with (
+                    torch.no_grad()
+                    if generated == "without gradients"
+                    else contextlib.nullcontext()
+                ):
                     fake = loop.model(X).detach()
                 with record_function("teacher"):
                     pass
@@ -209,7 +236,10 @@ def test_two_optimizers_take_turns(traced: Run, generated: str) -> None:
     assert [number for _, number, _ in steps] == list(range(8))
     assert steps[2:4] == [a_step(2, "teacher"), a_step(3)]
     assert steps[6:] == [a_step(6, "teacher"), a_step(7)]
-    assert [within.count("validated") for name, _, within in found if "validated" in within] == [2, 2]
+    assert [within.count("validated") for name, _, within in found if "validated" in within] == [
+        2,
+        2,
+    ]
     assert not [name for name, _, within in found if "validated" in within and name != VALIDATION]
 
 
@@ -262,8 +292,15 @@ def test_a_loop_as_lightning_has_it(traced: Run) -> None:
     assert {trace[0] for trace in sanity} == {VALIDATION}
     assert [name for trace in sanity for name in trace[2]] == ["validated"] * 2
     step = ["step", "batch"]
-    assert found == [each for n in range(0, 8, 2) for each in ((STEP, n, step), (STEP, n + 1, step), validation(2))]
-    slices = [[(name, sorted(within)) for name, _, within in each] for each in (run.slices(), steps_of([*sanity, *found]))]
+    assert found == [
+        each
+        for n in range(0, 8, 2)
+        for each in ((STEP, n, step), (STEP, n + 1, step), validation(2))
+    ]
+    slices = [
+        [(name, sorted(within)) for name, _, within in each]
+        for each in (run.slices(), steps_of([*sanity, *found]))
+    ]
     assert slices[0] == slices[1]
 
 
@@ -305,7 +342,9 @@ def test_a_loop_as_transformers_has_it(traced: Run, accumulated: int) -> None:
     found = of_training(run.finish())
     steps = [trace for trace in found if trace[0] == STEP]
     assert [number for _, number, _ in steps] == [0, 1, 2, 3]
-    assert steps[1:] == [a_step(number, *["batch"] * accumulated) for number in (1, 2, 3)]  # by 1 the thread is known to train
+    assert steps[1:] == [
+        a_step(number, *["batch"] * accumulated) for number in (1, 2, 3)
+    ]  # by 1 the thread is known to train
     assert [trace for trace in found if "validated" in trace[2]] == [validation(2)] * 2
     in_steps = [a_step(number, *["batch"] * accumulated) for number in range(4)]
     assert run.slices() == steps_of([*in_steps[:2], validation(2), *in_steps[2:]])
@@ -359,5 +398,8 @@ def test_steps_that_the_program_marks_are_left_alone(traced: Run) -> None:
                 loop.train(1)
 
     run = traced(program)
-    assert [(name, number) for name, number, _ in of_training(run.finish())] == [("train", 0), ("train", 1)]
+    assert [(name, number) for name, number, _ in of_training(run.finish())] == [
+        ("train", 0),
+        ("train", 1),
+    ]
     assert run.slices() == []

@@ -119,10 +119,17 @@ def test_the_wall_clock_is_set_while_ranges_are_open(
     spans = {span["name"]: span for span in told["spans"]}
     for name, around_ns in told["around"].items():
         duration_ns = spans[name]["end"] - spans[name]["start"]
-        assert told["inside"][name] * (1 - RATE_ERROR) <= duration_ns <= around_ns * (1 + RATE_ERROR), name
+        assert (
+            told["inside"][name] * (1 - RATE_ERROR) <= duration_ns <= around_ns * (1 + RATE_ERROR)
+        ), name
     check_places(told["spans"], small_change=abs(seconds) < 1)
     began, ended = told["last"]
-    assert began - SECOND < spans["alone after 2"]["start"] <= spans["alone after 2"]["end"] < ended + SECOND
+    assert (
+        began - SECOND
+        < spans["alone after 2"]["start"]
+        <= spans["alone after 2"]["end"]
+        < ended + SECOND
+    )
     jumped = abs(seconds) > 1
     assert done.stderr.count("the wall clock jumped by") == jumped
     assert told["marks"] == ([f"wall clock jumped by {seconds:+.3f} s"] if jumped else [])
@@ -137,4 +144,6 @@ def check_places(spans: list[dict[str, Any]], small_change: bool) -> None:
         parent = by_id.get(span["parent"])
         if parent is not None and not (small_change and "after" in span["name"]):
             apart = SECOND // 10 if parent["name"].startswith("request") else 0
-            assert parent["start"] - apart <= span["start"] <= span["end"] <= parent["end"] + apart, span["name"]
+            assert (
+                parent["start"] - apart <= span["start"] <= span["end"] <= parent["end"] + apart
+            ), span["name"]

@@ -114,8 +114,12 @@ meters = MeterProvider([InMemoryMetricReader()])
         "work()",
     ],
 )
-def test_nothing_where_it_would_be_of_no_use(run_program: Run, program: str, seconds: float) -> None:
-    assert said(run_program, program + "\ninstrumentor.flush()\ninstrumentor.flush()", seconds) == []
+def test_nothing_where_it_would_be_of_no_use(
+    run_program: Run, program: str, seconds: float
+) -> None:
+    assert (
+        said(run_program, program + "\ninstrumentor.flush()\ninstrumentor.flush()", seconds) == []
+    )
 
 
 FORK = """
@@ -134,7 +138,9 @@ def instrumentor_work(work):
 
 
 def test_a_forked_child_leaves_it_to_a_parent_that_has_ranges(run_program: Run) -> None:
-    program = FORK + "instrumentor.instrument()\nwork()\ninstrumentor.flush()\nforked(work)\nforked(work)"
+    program = (
+        FORK + "instrumentor.instrument()\nwork()\ninstrumentor.flush()\nforked(work)\nforked(work)"
+    )
     assert len(said(run_program, program)) == 1
 
 

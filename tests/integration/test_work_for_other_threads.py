@@ -62,7 +62,11 @@ def on_device(run: Run, body: str) -> tuple[dict[str, int], dict[str, int], list
 @pytest.fixture
 def run(run_with_torch: Run) -> Run:
     """Runs a program that finds the helpers of these tests too."""
-    places = [Path(otel_recfn.__file__).parents[1], Path(__file__).parents[1], Path(__file__).parent]
+    places = [
+        Path(otel_recfn.__file__).parents[1],
+        Path(__file__).parents[1],
+        Path(__file__).parent,
+    ]
     return lambda program: run_with_torch(program, PYTHONPATH=os.pathsep.join(map(str, places)))
 
 
@@ -70,7 +74,9 @@ def evaluated(*around: str) -> str:
     return "/".join([*around, NODE + "MulBackward0"])
 
 
-def test_a_devices_backward_lies_in_the_span_or_range_that_is_current_where_it_begins(run: Run) -> None:
+def test_a_devices_backward_lies_in_the_span_or_range_that_is_current_where_it_begins(
+    run: Run,
+) -> None:
     nodes, _, _ = on_device(
         run,
         """
@@ -93,8 +99,14 @@ training.backward()
     assert nodes[evaluated("step")] == 9
     assert nodes[evaluated("step", "of PyTorch's")] == 3
     assert nodes[evaluated("step", "range")] == 3
-    assert sum(count for path, count in nodes.items() if path.endswith("no span/" + evaluated())) == 3
-    [alone] = [path for path in nodes if path.count("/") == 1 and path.endswith(evaluated()) and not path.startswith("step")]
+    assert (
+        sum(count for path, count in nodes.items() if path.endswith("no span/" + evaluated())) == 3
+    )
+    [alone] = [
+        path
+        for path in nodes
+        if path.count("/") == 1 and path.endswith(evaluated()) and not path.startswith("step")
+    ]
     assert nodes[alone] == 1  # in a root of ours, named after the thread
     assert sum(nodes.values()) == 2 * 19
 
@@ -119,7 +131,9 @@ async def all_of_them():
 asyncio.run(all_of_them())
 """,
     )
-    assert {path: count for path, count in nodes.items() if path.endswith(NODE + "MulBackward0")} == {
+    assert {
+        path: count for path, count in nodes.items() if path.endswith(NODE + "MulBackward0")
+    } == {
         evaluated("one"): 5,
         evaluated("other"): 5,
         evaluated("in a thread"): 1,
@@ -164,9 +178,15 @@ with traces.tracer.start_as_current_span("step"):
 def test_a_backward_deep_within_backwards(traces: Traces) -> None:
     with traces.tracer.start_as_current_span("step"):
         reentrant_training(torch.tensor(130.0, requires_grad=True))
-    nodes = [path.split("/") for path in traces.all_paths().elements() if path.endswith("/ReentrantBackward")]
+    nodes = [
+        path.split("/")
+        for path in traces.all_paths().elements()
+        if path.endswith("/ReentrantBackward")
+    ]
     assert {names[0] for names in nodes} == {"step"}
-    assert sorted(names.count("ReentrantBackward") for names in nodes) == list(range(1, 132))  # each in the one that began it
+    assert sorted(names.count("ReentrantBackward") for names in nodes) == list(
+        range(1, 132)
+    )  # each in the one that began it
 
 
 def test_forks_of_torchscript(traces: Traces) -> None:
@@ -175,8 +195,13 @@ def test_forks_of_torchscript(traces: Traces) -> None:
         with traces.tracer.start_as_current_span(name), record_function("range"):
             fork_and_wait(torch.ones(3))
     paths = traces.all_paths()
-    assert [paths[f"{name}/range/<forked function>/aten::relu"] for name in ("one", "other")] == [2, 2]
-    assert not [path for path in paths if "forked" in path and path.split("/")[0] not in ("one", "other")]
+    assert [paths[f"{name}/range/<forked function>/aten::relu"] for name in ("one", "other")] == [
+        2,
+        2,
+    ]
+    assert not [
+        path for path in paths if "forked" in path and path.split("/")[0] not in ("one", "other")
+    ]
 
 
 @contextmanager
@@ -185,7 +210,9 @@ def gloo(folder: Path) -> Iterator[Any]:
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_gloo_available()):
         pytest.skip("this torch has no gloo")
-    distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=0, world_size=1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder / 'meeting'}", rank=0, world_size=1
+    )
     try:
         yield distributed
     finally:
@@ -197,7 +224,11 @@ def test_collectives(traces: Traces, tmp_path: Path) -> None:
         for name in ("one", "other"):
             with traces.tracer.start_as_current_span(name):
                 distributed.all_reduce(traces.x, async_op=True).wait()
-    found = Counter(path.split("/")[0] for path in traces.all_paths().elements() if path.endswith("gloo:all_reduce"))
+    found = Counter(
+        path.split("/")[0]
+        for path in traces.all_paths().elements()
+        if path.endswith("gloo:all_reduce")
+    )
     assert found == {"one": 1, "other": 1}
 
 
@@ -207,7 +238,11 @@ def test_hooks_of_distributed_data_parallel(traces: Traces, tmp_path: Path) -> N
     def reduce(_state, bucket):  # type: ignore[no-untyped-def] # PyTorch refuses annotations that are not its own
         current.append(trace.get_current_span().name)  # type: ignore[attr-defined]
         with record_function("in the hook"):
-            return torch.distributed.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+            return (
+                torch.distributed.all_reduce(bucket.buffer(), async_op=True)
+                .get_future()
+                .then(lambda done: done.value()[0])
+            )
 
     with gloo(tmp_path):
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
@@ -217,7 +252,9 @@ def test_hooks_of_distributed_data_parallel(traces: Traces, tmp_path: Path) -> N
                 model(torch.ones(1, 2)).sum().backward()
     assert current == ["one", "other"]
     for ends in ("in the hook", "gloo:all_reduce"):
-        found = Counter(path.split("/")[0] for path in traces.all_paths().elements() if path.endswith(ends))
+        found = Counter(
+            path.split("/")[0] for path in traces.all_paths().elements() if path.endswith(ends)
+        )
         assert found == {"one": 1, "other": 1}
 
 
@@ -269,7 +306,9 @@ def current() -> int:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_in_the_span_or_range_of_whoever_asked_for_the_callback(traces: Traces, method: str) -> None:
+def test_in_the_span_or_range_of_whoever_asked_for_the_callback(
+    traces: Traces, method: str
+) -> None:
     waiting, expected, seen = [torch.futures.Future() for _ in range(3)], [], []
 
     def called_back(_future: Any) -> None:
@@ -285,13 +324,19 @@ def test_in_the_span_or_range_of_whoever_asked_for_the_callback(traces: Traces, 
         complete(future)
     assert seen == [*expected, 0]
     found = Counter(path for path in traces.all_paths().elements() if path.endswith("aten::cos"))
-    assert found == {"one/range/aten::cos": 1, "other/range/aten::cos": 1, "completing/aten::cos": 1}
+    assert found == {
+        "one/range/aten::cos": 1,
+        "other/range/aten::cos": 1,
+        "completing/aten::cos": 1,
+    }
 
 
 def test_a_chain_of_callbacks(traces: Traces) -> None:
     future = torch.futures.Future()
     with traces.tracer.start_as_current_span("request"):
-        last = future.then(lambda done: torch.cos(done.value())).then(lambda done: torch.sin(done.value()))
+        last = future.then(lambda done: torch.cos(done.value())).then(
+            lambda done: torch.sin(done.value())
+        )
     complete(future, traces.x)
     assert torch.equal(last.wait(), torch.sin(torch.cos(traces.x)))
     paths = traces.all_paths()
@@ -304,7 +349,9 @@ def test_collectives_that_call_back(traces: Traces, tmp_path: Path) -> None:
     with gloo(tmp_path) as distributed:
         for _ in range(50):
             with traces.tracer.start_as_current_span("step"):
-                distributed.all_reduce(many, async_op=True).get_future().then(lambda _: torch.cos(traces.x)).wait()
+                distributed.all_reduce(many, async_op=True).get_future().then(
+                    lambda _: torch.cos(traces.x)
+                ).wait()
     assert traces.all_paths()["step/aten::cos"] == 50
 
 

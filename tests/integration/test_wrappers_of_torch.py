@@ -29,7 +29,14 @@ def wrappers(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from otel_recfn.codegen.modules import WrapperRequest, generate, write
 
     folder = tmp_path_factory.mktemp("generated")
-    schemas = Path(torch.__file__).parents[1] / "torchgen" / "packaged" / "ATen" / "native" / "native_functions.yaml"
+    schemas = (
+        Path(torch.__file__).parents[1]
+        / "torchgen"
+        / "packaged"
+        / "ATen"
+        / "native"
+        / "native_functions.yaml"
+    )
     made = generate(WrapperRequest(schemas, shards=5))
     write(folder / "aten_wrappers", made.texts)
     sys.path.insert(0, str(folder))
@@ -43,24 +50,41 @@ def wrappers(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_all_operators_that_this_torch_has_are_found(wrappers: Any) -> None:
     shards = [module for name, module in sys.modules.items() if name.startswith("aten_wrappers.")]
-    operators = [value for module in shards for name, value in vars(module).items() if name.startswith("_OP_")]
+    operators = [
+        value
+        for module in shards
+        for name, value in vars(module).items()
+        if name.startswith("_OP_")
+    ]
     assert len(operators) == len(wrappers.__all__)
-    assert [str(each) for each in operators if not isinstance(each.target, torch._ops.OpOverload)] == []
+    assert [
+        str(each) for each in operators if not isinstance(each.target, torch._ops.OpOverload)
+    ] == []
 
 
 def test_defaults_are_those_of_the_operators(wrappers: Any) -> None:
     """Those that PyTorch has as numbers, dtypes for instance, are compared with these by calls below."""
     differing = {}
-    for module in [module for name, module in sys.modules.items() if name.startswith("aten_wrappers.")]:
+    for module in [
+        module for name, module in sys.modules.items() if name.startswith("aten_wrappers.")
+    ]:
         for name, wrapper in vars(module).items():
             if (operator := vars(module).get(f"_OP_{name}")) is None:
                 continue
-            ours = {each.name.rstrip("_"): _plain(each.default) for each in inspect.signature(wrapper).parameters.values()}
+            ours = {
+                each.name.rstrip("_"): _plain(each.default)
+                for each in inspect.signature(wrapper).parameters.values()
+            }
             theirs = {
-                each.name.rstrip("_"): _plain(each.default_value) if each.has_default_value() else inspect.Parameter.empty
+                each.name.rstrip("_"): _plain(each.default_value)
+                if each.has_default_value()
+                else inspect.Parameter.empty
                 for each in operator.target._schema.arguments
             }
-            if any(value != theirs[each] and not isinstance(value, Words) for each, value in ours.items()):
+            if any(
+                value != theirs[each] and not isinstance(value, Words)
+                for each, value in ours.items()
+            ):
                 differing[name] = ours, theirs
     assert differing == {}
 
@@ -87,7 +111,9 @@ CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "mul_.Scalar": lambda f, x, y: (f(x, 2.5), x),
     "random_.from": lambda f, x, y: (f(x, 3, 9), f(x, 3, None)),
     "add.out": lambda f, x, y: (f(x, y, out=y), y),
-    "max.dim_max": lambda f, x, y: f(x, 0, max=torch.empty(0), max_values=torch.empty(0, dtype=torch.int64)),
+    "max.dim_max": lambda f, x, y: f(
+        x, 0, max=torch.empty(0), max_values=torch.empty(0, dtype=torch.int64)
+    ),
     "_foreach_add_.Scalar": lambda f, x, y: (f([x, y], 2.0), x, y),
     "zeros": lambda f, x, y: (f([2, 3]), f([2], dtype=torch.int32, device="cpu")),
     "arange.start_step": lambda f, x, y: f(1, 10, 3),
@@ -100,7 +126,10 @@ CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "index_put_": lambda f, x, y: (f(x, [torch.tensor([0])], torch.tensor(5.0)), x),
     "clamp": lambda f, x, y: (f(x, None, 0.4), f(x, 0.6)),
     "linear": lambda f, x, y: (f(x, y), f(x, y, y[0])),
-    "conv2d": lambda f, x, y: (f(x[None, None], y[None, None]), f(x[None, None], y[None, None], x[0, :1], [2, 2])),
+    "conv2d": lambda f, x, y: (
+        f(x[None, None], y[None, None]),
+        f(x[None, None], y[None, None], x[0, :1], [2, 2]),
+    ),
     "quantile": lambda f, x, y: (f(x, y[0].clamp(0, 1)), f(x, y[0].clamp(0, 1), 1, True)),
     "max_pool2d": lambda f, x, y: (f(x[None, None], 2), f(x[None, None], [2, 2], 1, 1)),
     "constant_pad_nd": lambda f, x, y: f(x, [1, 1]),
@@ -143,7 +172,9 @@ def test_results_are_those_of_the_direct_call(wrappers: Any, name: str) -> None:
     expected = outcome(call, direct(name))
     assert not isinstance(expected, str), expected
     assert same(expected, outcome(call, wrapper))
-    handle = add_global_callback(RecordFunctionCallback(lambda fn: None).needs_inputs(True).needs_outputs(True))
+    handle = add_global_callback(
+        RecordFunctionCallback(lambda fn: None).needs_inputs(True).needs_outputs(True)
+    )
     try:
         assert Watched.now
         assert same(expected, outcome(call, wrapper))
@@ -171,14 +202,18 @@ def test_an_error_is_the_operators(wrappers: Any) -> None:
 
 def convolution(w: Any, x: Any, weight: Any, bias: Any) -> Any:
     image, kernel, ones = w.view(x, [1, 1, 4, 4]), w.view(weight, [1, 1, 4, 4]), [1, 1]
-    found = w._convolution(image, kernel, None, ones, [2, 2], ones, False, [0, 0], 1, False, False, False, False)
+    found = w._convolution(
+        image, kernel, None, ones, [2, 2], ones, False, [0, 0], 1, False, False, False, False
+    )
     return w.flatten_using_ints(w.max_pool2d(w.relu_(found), 2), 1), w.layer_norm(x, [4], bias)
 
 
 def recurrent(w: Any, x: Any, weight: Any, hidden: Any) -> Any:
     states = []
     for number in range(3):
-        hidden = w.tanh(w.add_Tensor(w.mm(w.unsqueeze(w.select_int(x, 0, number), 0), weight), hidden))
+        hidden = w.tanh(
+            w.add_Tensor(w.mm(w.unsqueeze(w.select_int(x, 0, number), 0), weight), hidden)
+        )
         states.append(hidden)
     return w.stack(states), hidden
 
@@ -203,7 +238,9 @@ MODELS = {
 
 @pytest.mark.parametrize("force_outplace", [False, True])
 @pytest.mark.parametrize("name", MODELS)
-def test_graphs_have_the_nodes_of_pytorchs_tracer(wrappers: Any, name: str, force_outplace: bool) -> None:
+def test_graphs_have_the_nodes_of_pytorchs_tracer(
+    wrappers: Any, name: str, force_outplace: bool
+) -> None:
     shapes = {
         "recurrent": ((4, 4), (4, 4), (1, 4)),
         "convolution": ((4, 4), (4, 4), (4,)),
@@ -217,7 +254,9 @@ def test_graphs_have_the_nodes_of_pytorchs_tracer(wrappers: Any, name: str, forc
         warnings.simplefilter("ignore")
         ours = trace(model, *(each.clone() for each in inputs), force_outplace=force_outplace)
         example = tuple(each.clone() for each in inputs)
-        theirs = torch.jit.trace(model, example, check_trace=False, _force_outplace=force_outplace).graph
+        theirs = torch.jit.trace(
+            model, example, check_trace=False, _force_outplace=force_outplace
+        ).graph
     assert ours.kinds() == [node.kind() for node in theirs.nodes()]
     numbers = {value.debugName(): number for number, value in enumerate(_values(theirs))}
     ours_numbers = {value: number for number, value in enumerate(_values(ours))}
@@ -244,7 +283,9 @@ def test_sequence_numbers_are_those_of_the_operators_inside(wrappers: Any) -> No
         wrappers.sin(x).sum().backward()
         with torch.no_grad():
             wrappers.cos(x)
-    numbers = [each.sequence_nr for each in prof.events() if each.name in ("aten::sin", "aten::cos")]
+    numbers = [
+        each.sequence_nr for each in prof.events() if each.name in ("aten::sin", "aten::cos")
+    ]
     assert numbers[0] == numbers[1] >= 0
     assert numbers[2] == -1
 

@@ -26,7 +26,9 @@ def test_a_variable_that_is_none_of_ours_is_told_with_the_nearest(variable: str,
 
 
 def test_it_is_logged(
-    instrumentor: OtelRecordFunctionInstrumentor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    instrumentor: OtelRecordFunctionInstrumentor,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("OTEL_RECFN_CHROME_TARCE", "trace.json")
     instrumentor.instrument(enabled=False)
@@ -34,12 +36,18 @@ def test_it_is_logged(
 
 
 @pytest.mark.parametrize("seconds", ["a", None, -1, True, float("inf")])
-def test_a_flush_for_what_is_no_time_is_refused(instrumentor: OtelRecordFunctionInstrumentor, seconds: Any) -> None:
-    with pytest.raises(SettingError, match=r"timeout_s=.* is not allowed; allowed: a number of seconds from 0"):
+def test_a_flush_for_what_is_no_time_is_refused(
+    instrumentor: OtelRecordFunctionInstrumentor, seconds: Any
+) -> None:
+    with pytest.raises(
+        SettingError, match=r"timeout_s=.* is not allowed; allowed: a number of seconds from 0"
+    ):
         instrumentor.flush(seconds)
 
 
-@pytest.mark.parametrize("ask", ["events", "key_averages", "tree", "modules", "optimizers", "counters"])
+@pytest.mark.parametrize(
+    "ask", ["events", "key_averages", "tree", "modules", "optimizers", "counters"]
+)
 def test_a_profile_that_never_began_has_nothing_to_tell(ask: str, tmp_path: Path) -> None:
     with pytest.raises(RecfnError, match="this profile has not begun"):
         getattr(profile(), ask)()

@@ -20,7 +20,9 @@ class Block(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.before_attention, self.before_network = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
-        self.network = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.network = nn.Sequential(
+            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+        )
 
     def forward(self, x: Any) -> Any:
         normal = self.before_attention(x)
@@ -85,7 +87,10 @@ def run_together(*works: Callable[[], object]) -> None:
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=(work,), name=f"worker {number}") for number, work in enumerate(works)]
+    threads = [
+        threading.Thread(target=run, args=(work,), name=f"worker {number}")
+        for number, work in enumerate(works)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

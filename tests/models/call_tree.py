@@ -42,7 +42,11 @@ class CallPath:
     @property
     def is_node(self) -> bool:
         """Whether it is the backward node that the range around it is for."""
-        return self.around is not None and self.around.shown == self.name and self.around.shown != self.around.name
+        return (
+            self.around is not None
+            and self.around.shown == self.name
+            and self.around.shown != self.around.name
+        )
 
     @property
     def home(self) -> CallPath:
@@ -50,7 +54,10 @@ class CallPath:
         return self.around if self.around is not None and self.is_node else self
 
     def add(self, count: int, total_ns: int) -> None:
-        self.count, self.total_ns = self.count + count, (self.total_ns + total_ns + (1 << 63)) % (1 << 64) - (1 << 63)
+        self.count, self.total_ns = (
+            self.count + count,
+            (self.total_ns + total_ns + (1 << 63)) % (1 << 64) - (1 << 63),
+        )
 
 
 class CallPaths:
@@ -65,7 +72,11 @@ class CallPaths:
             around = unit.around(one)
             above = self.of[around].home if around is not None else top
             it = one.range
-            path = CallPath(it.name, it.shown, above, True) if one in kept else self._find(above, it.name, it.shown)
+            path = (
+                CallPath(it.name, it.shown, above, True)
+                if one in kept
+                else self._find(above, it.name, it.shown)
+            )
             self.of[one] = path
             path.add(1, it.duration_ns)
             path.in_compilation |= it.in_compilation
@@ -99,7 +110,9 @@ def choose_tree(unit: Unit, kept: set[Held], budget: int, duration_ns: int) -> i
     """Keep more of a unit's ranges, in which those are kept that failed or were shown; what paths with a span took at least."""
     paths = CallPaths(unit, kept)
     for _ in range(MOST_ROUNDS):
-        if not pull_out(unit, kept, paths, budget // 2, SHARES_OF_ONE * least_of_path(duration_ns, budget)):
+        if not pull_out(
+            unit, kept, paths, budget // 2, SHARES_OF_ONE * least_of_path(duration_ns, budget)
+        ):
             break
         paths = CallPaths(unit, kept)
     least = paths.least_shown(max(0, budget - len(kept)), budget, duration_ns)
@@ -119,7 +132,10 @@ def pull_out(unit: Unit, kept: set[Held], paths: CallPaths, most: int, least_ns:
         if around in found:
             found.add(one)
             continue
-        others_ns, others = (path.total_ns - one.range.duration_ns + (1 << 63)) % (1 << 64) - (1 << 63), path.count - 1
+        others_ns, others = (
+            (path.total_ns - one.range.duration_ns + (1 << 63)) % (1 << 64) - (1 << 63),
+            path.count - 1,
+        )
         is_long = others > 0 and one.range.duration_ns >= least_ns and not one.range.in_compilation
         if one in kept or not is_long:
             continue

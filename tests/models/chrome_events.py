@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, Track
-from otel_recfn.model.events import OVERLAPPING, SOURCES, UNNAMED_STEP, EventFlag, EventSource, RecordScope, RowKind, is_call
+from otel_recfn.model.events import (
+    OVERLAPPING,
+    SOURCES,
+    UNNAMED_STEP,
+    EventFlag,
+    EventSource,
+    RecordScope,
+    RowKind,
+    is_call,
+)
 from otel_recfn.sinks.chrome.encoder import microseconds, trace_tid
 from otel_recfn.support.texts import json_of_utf8, json_value
 
@@ -27,21 +36,37 @@ def model_events(
     memory: bytearray,
 ) -> int:
     """As ``encode_chrome_events``."""
-    chosen = replace(batch, **{column: getattr(batch, column)[rows] for column in COLUMN_TYPES}, closed=-1)
+    chosen = replace(
+        batch, **{column: getattr(batch, column)[rows] for column in COLUMN_TYPES}, closed=-1
+    )
     chunks = [chunk for row in chosen.rows() for chunk in _event(Event(**row), pid, base_ns)]
     return _filled(memory, "".join([f",\n{{{chunk}}}" for chunk in chunks]))
 
 
 def model_flows(
-    from_tid: Any, from_ns: Any, to_tid: Any, to_ns: Any, first_id: int, pid: int, base_ns: int, memory: bytearray
+    from_tid: Any,
+    from_ns: Any,
+    to_tid: Any,
+    to_ns: Any,
+    first_id: int,
+    pid: int,
+    base_ns: int,
+    memory: bytearray,
 ) -> int:
     """As ``encode_chrome_flows``."""
     chunks = []
     columns = (from_tid.tolist(), from_ns.tolist(), to_tid.tolist(), to_ns.tolist())
-    for number, (start_tid, start_ns, end_tid, end_ns) in enumerate(zip(*columns, strict=True), first_id):
-        for phase, tid, time_ns, binding in (("s", start_tid, start_ns, ""), ("f", end_tid, end_ns, ',"bp":"e"')):
+    for number, (start_tid, start_ns, end_tid, end_ns) in enumerate(
+        zip(*columns, strict=True), first_id
+    ):
+        for phase, tid, time_ns, binding in (
+            ("s", start_tid, start_ns, ""),
+            ("f", end_tid, end_ns, ',"bp":"e"'),
+        ):
             where = f'"pid":{pid},"tid":{tid},"ts":{microseconds(time_ns - base_ns)}'
-            chunks.append(f',\n{{"ph":"{phase}","id":{number},{where},"cat":"fwdbwd","name":"fwdbwd"{binding}}}')
+            chunks.append(
+                f',\n{{"ph":"{phase}","id":{number},{where},"cat":"fwdbwd","name":"fwdbwd"{binding}}}'
+            )
     return _filled(memory, "".join(chunks))
 
 
@@ -133,11 +158,18 @@ def _is_traced_call(event: Event) -> bool:
     """Whether it is among the Python calls that are traced: one itself, or a module's call inside one."""
     if event.kind != RowKind.RANGE:
         return False
-    return event.source == EventSource.PYTHON_CALL or (event.caller != 0 and is_call(event.source, event.name))
+    return event.source == EventSource.PYTHON_CALL or (
+        event.caller != 0 and is_call(event.source, event.name)
+    )
 
 
 def _module_number(event: Event) -> int | None:
     """The number at the end of the name of a module's call that is traced."""
     name, _, number = event.name.rpartition("_")
-    is_module = name.startswith(MODULE_PREFIX) and number.isdecimal() and number.isascii() and len(number) <= MOST_DIGITS
+    is_module = (
+        name.startswith(MODULE_PREFIX)
+        and number.isdecimal()
+        and number.isascii()
+        and len(number) <= MOST_DIGITS
+    )
     return int(number) if is_module and _is_traced_call(event) else None

@@ -65,8 +65,12 @@ class FinishedUnits(NamedTuple):
 _TYPES: dict[str, Any] = {
     "kept": np.uint64,
     "kept_parent": np.uint64,
-    **dict.fromkeys(("kept_name", "kept_shown", "kept_modules", "path_name", "path_shown"), np.uint32),
+    **dict.fromkeys(
+        ("kept_name", "kept_shown", "kept_modules", "path_name", "path_shown"), np.uint32
+    ),
     "path_is_node": np.uint8,
     "path_first_id": np.uint64,
 }
-FINISHED_TYPES: dict[str, Any] = {name: _TYPES.get(name, np.int64) for name in FinishedUnits._fields}
+FINISHED_TYPES: dict[str, Any] = {
+    name: _TYPES.get(name, np.int64) for name in FinishedUnits._fields
+}

@@ -50,13 +50,24 @@ class Path:
     def add(self, other: Path) -> None:
         """All of another path, without what lies in it."""
         if other.count:
-            self.module = other.module if self.count == 0 or self.module == other.module else SEVERAL
-            self.modules = other.modules if self.count == 0 or self.modules == other.modules else SEVERAL
-        self.shortest_ns = min(self.shortest_ns, other.shortest_ns) if self.count else other.shortest_ns
-        self.first = min(self.first, other.first, key=lambda one: one[:2]) if self.count else other.first
+            self.module = (
+                other.module if self.count == 0 or self.module == other.module else SEVERAL
+            )
+            self.modules = (
+                other.modules if self.count == 0 or self.modules == other.modules else SEVERAL
+            )
+        self.shortest_ns = (
+            min(self.shortest_ns, other.shortest_ns) if self.count else other.shortest_ns
+        )
+        self.first = (
+            min(self.first, other.first, key=lambda one: one[:2]) if self.count else other.first
+        )
         self.longest_ns = max(self.longest_ns, other.longest_ns)
         self.count += other.count
-        self.total_ns, self.self_ns = wrapped(self.total_ns + other.total_ns), wrapped(self.self_ns + other.self_ns)
+        self.total_ns, self.self_ns = (
+            wrapped(self.total_ns + other.total_ns),
+            wrapped(self.self_ns + other.self_ns),
+        )
         self.cpu_time_ns = sum_of_known(self.cpu_time_ns, other.cpu_time_ns)
         self.in_compilation |= other.in_compilation
 
@@ -80,7 +91,9 @@ class Tree:
         place = above.below.get(other.name)
         if place is None:
             is_node = above.shown == other.name and above.shown != above.name
-            place = above.below[other.name] = Path(other.name, other.shown, around=above if is_node else None)
+            place = above.below[other.name] = Path(
+                other.name, other.shown, around=above if is_node else None
+            )
         place.add(other)
         return place
 

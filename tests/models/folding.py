@@ -103,13 +103,20 @@ class Held:
         """Of it alone."""
         it, duration = self.range, self.range.duration_ns
         first = (it.start_ns, it.event_id, row)
-        called, times = (it.name, it.shown, it.module, it.modules), (duration, self.self_ns, duration, duration, it.cpu_time_ns)
+        called, times = (
+            (it.name, it.shown, it.module, it.modules),
+            (duration, self.self_ns, duration, duration, it.cpu_time_ns),
+        )
         return Path(*called, 1, *times, first, it.in_compilation)
 
     @property
     def self_ns(self) -> int:
         """Without what lies in it in its thread; an asynchronous range has none."""
-        return 0 if self.range.flags & OVERLAPPING else wrapped(self.range.duration_ns - self.children_ns)
+        return (
+            0
+            if self.range.flags & OVERLAPPING
+            else wrapped(self.range.duration_ns - self.children_ns)
+        )
 
 
 @dataclass
@@ -149,7 +156,11 @@ class Unit:
         spans = min(budget, self.budget)
         self.note_parents()
         self.least_ns = duration_ns // LEAST_SHARE
-        long_ones = [one for one in self.held if one.range.duration_ns >= self.least_ns and not one.range.in_compilation]
+        long_ones = [
+            one
+            for one in self.held
+            if one.range.duration_ns >= self.least_ns and not one.range.in_compilation
+        ]
         kept, fits = None, len(long_ones) <= spans
         if fits:
             self.rank(self.least_ns)
@@ -168,20 +179,29 @@ class Unit:
         for one in found:
             around = self.by_id.get(one.parent)
             one.parent = around.told.event_id if around is not None and around in kept else 0
-        owed = [(parent, around.children_ns) for parent, around in sorted(self.awaited.items()) if around.children_ns]
+        owed = [
+            (parent, around.children_ns)
+            for parent, around in sorted(self.awaited.items())
+            if around.children_ns
+        ]
         self.awaited = {parent: Awaited(children_ns=time) for parent, time in owed[:MAX_AWAITED]}
         self.begin_part()
         return found, folded
 
     def left_out_ns(self, kept: set[Held]) -> int:
         """How long those took that are not kept and lie in kept ones or directly in the unit, but for what is never kept."""
-        trees = [self.folded, *[one.folded for one in self.held[: self.compared] if one.folded is not None]]
+        trees = [
+            self.folded,
+            *[one.folded for one in self.held[: self.compared] if one.folded is not None],
+        ]
         return wrapped(
             sum(tree.outer_ns() for tree in trees)
             + sum(
                 one.range.duration_ns
                 for one in self.held
-                if one not in kept and not one.range.in_compilation and ((around := self.around(one)) is None or around in kept)
+                if one not in kept
+                and not one.range.in_compilation
+                and ((around := self.around(one)) is None or around in kept)
             )
         )
 
@@ -214,7 +234,9 @@ class Unit:
                 tree = one.folded = one.folded or Tree()
                 path = tree.add(tree.root, one.sums(-1))
                 path.total_ns = wrapped(path.total_ns - one.range.duration_ns)
-                one.children_ns = wrapped(one.range.duration_ns - node.range.duration_ns + node.children_ns)
+                one.children_ns = wrapped(
+                    one.range.duration_ns - node.range.duration_ns + node.children_ns
+                )
                 if node.folded is not None:
                     tree.merge(tree.root, node.folded)
         self.held = [one for one in self.held if one not in [other.node for other in self.held]]
@@ -255,8 +277,12 @@ class Unit:
 
     def highest(self, budget: int) -> set[Held]:
         """So many, but all that were shown, and as many of those that failed as the unit may have at most."""
-        by_rank = sorted([one for one in self.held if one.rank[0] >= 0], key=lambda one: one.rank, reverse=True)
-        forced, failed = [sum(one.rank[0] >= least for one in by_rank) for least in (FORCED, FAILED)]
+        by_rank = sorted(
+            [one for one in self.held if one.rank[0] >= 0], key=lambda one: one.rank, reverse=True
+        )
+        forced, failed = [
+            sum(one.rank[0] >= least for one in by_rank) for least in (FORCED, FAILED)
+        ]
         return set(by_rank[: max(forced, budget, min(failed, self.budget))])
 
     def fold(self, one: Held, kept: set[Held], parents_may_come: bool) -> None:
@@ -312,18 +338,30 @@ class FoldModel:
 
     def add_planned(self, ranges: PlannedRanges, first_row: int) -> None:
         columns = [column.tolist() for column in columns_of(ranges)]
-        for row, (number, *values, shown, module, modules) in enumerate(zip(*columns, strict=True), first_row):
-            self.units.setdefault(number, Unit(*self.how)).add(Range(*values, row, shown, module, modules))
+        for row, (number, *values, shown, module, modules) in enumerate(
+            zip(*columns, strict=True), first_row
+        ):
+            self.units.setdefault(number, Unit(*self.how)).add(
+                Range(*values, row, shown, module, modules)
+            )
 
     def kept(self) -> np.ndarray:
-        return np.array(sorted(held.range.row for one in self.units.values() for held in one.held), np.int64)
+        return np.array(
+            sorted(held.range.row for one in self.units.values() for held in one.held), np.int64
+        )
 
     def finish(
-        self, units: Sequence[int], budgets: Sequence[int], durations_ns: Sequence[int], goes_on: Sequence[bool]
+        self,
+        units: Sequence[int],
+        budgets: Sequence[int],
+        durations_ns: Sequence[int],
+        goes_on: Sequence[bool],
     ) -> FinishedUnits:
         self.least_ns = []
         columns: dict[str, list[Any]] = {name: [] for name in FINISHED_TYPES}
-        for place, (number, budget, duration, more) in enumerate(zip(units, budgets, durations_ns, goes_on, strict=True)):
+        for place, (number, budget, duration, more) in enumerate(
+            zip(units, budgets, durations_ns, goes_on, strict=True)
+        ):
             unit = self.units.get(number) or Unit(*self.how)
             kept, folded = unit.finish(budget, duration)
             self.least_ns.append(unit.least_ns)
@@ -342,7 +380,9 @@ class FoldModel:
                     _add_tree(columns, place, holder, one.folded)
             if not more:
                 self.units.pop(number, None)
-        return FinishedUnits(**{name: np.array(column, FINISHED_TYPES[name]) for name, column in columns.items()})
+        return FinishedUnits(
+            **{name: np.array(column, FINISHED_TYPES[name]) for name, column in columns.items()}
+        )
 
 
 def columns_of(ranges: PlannedRanges) -> tuple[Any, ...]:
@@ -354,7 +394,17 @@ def columns_of(ranges: PlannedRanges) -> tuple[Any, ...]:
     duration_ns = np.maximum(batch.end_ns[row] - start_ns, 0)
     called = (ranges.shown, ranges.module, ranges.modules)
     cpu_time_ns = batch.cpu_time_ns[row]
-    return ranges.unit, event_id, ranges.parent, ranges.name, start_ns, duration_ns, flags, cpu_time_ns, *called
+    return (
+        ranges.unit,
+        event_id,
+        ranges.parent,
+        ranges.name,
+        start_ns,
+        duration_ns,
+        flags,
+        cpu_time_ns,
+        *called,
+    )
 
 
 def _add_tree(columns: dict[str, list[Any]], unit: int, holder: int, tree: Tree) -> None:

@@ -19,7 +19,15 @@ from models.telling import Told, UnitsToTell, told_of_model
 from otel_recfn.batches.span_names import NumberedNames
 from otel_recfn.batches.stage import Fate, UnitInBatch, UnitToDecide, fate_of, span_context
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.events import ORDINAL_BITS, OVERLAPPING, ContextFlag, EventFlag, EventSource, RecordScope, RowKind
+from otel_recfn.model.events import (
+    ORDINAL_BITS,
+    OVERLAPPING,
+    ContextFlag,
+    EventFlag,
+    EventSource,
+    RecordScope,
+    RowKind,
+)
 from otel_recfn.support.span_ids import span_id
 
 Above = tuple[int, int]
@@ -71,7 +79,9 @@ class Model:
     def __post_init__(self) -> None:
         self.fold = FoldModel(*self.how)
 
-    def plan(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[list[int], list[UnitInBatch], list[Row]]:
+    def plan(
+        self, batch: Batch, roots: Mapping[int, SpanContext]
+    ) -> tuple[list[int], list[UnitInBatch], list[Row]]:
         """How many rows have each fate, what is told of each unit, and the rows that become spans."""
         units: dict[Above, list[int]] = {}
         contexts: dict[Above, SpanContext] = {}
@@ -103,30 +113,51 @@ class Model:
             sums[4] += event.parent == 0
             sums[5] += bool(event.flags & EventFlag.ERROR)
             if event.parent == 0 and event.cpu_time_ns >= 0:
-                sums[6], sums[7] = wrapped(sums[6] + event.duration_ns), wrapped(sums[7] + event.cpu_time_ns)
+                sums[6], sums[7] = (
+                    wrapped(sums[6] + event.duration_ns),
+                    wrapped(sums[7] + event.cpu_time_ns),
+                )
         return fates, [UnitInBatch(contexts[key], *sums) for key, sums in units.items()], rows
 
-    def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[list[int], list[UnitInBatch], int]:
+    def add(
+        self, batch: Batch, roots: Mapping[int, SpanContext]
+    ) -> tuple[list[int], list[UnitInBatch], int]:
         """The same, and how many rows become spans; they are folded."""
         self.open |= {one.event_id for one in batch.opened if one.source != EventSource.STEP}
-        outermost = {one.event_id for one in batch.events() if one.parent == 0 and one.kind == RowKind.RANGE}
+        outermost = {
+            one.event_id for one in batch.events() if one.parent == 0 and one.kind == RowKind.RANGE
+        }
         self.open -= outermost
         fates, units, rows = self.plan(batch, roots)
         self.link(rows)
         self.names.number_all(batch.names)
         numbers = self.names.numbers
-        called = np.array([self.called(row.event, numbers, batch, row.place) for row in rows], np.uint32).reshape(-1, 4)
-        unit = np.array([self.numbers[row.above.trace_id, row.above.span_id] for row in rows], np.uint32)
-        place, parent = np.array([row.place for row in rows], np.int64), np.array([row.parent for row in rows], np.uint64)
+        called = np.array(
+            [self.called(row.event, numbers, batch, row.place) for row in rows], np.uint32
+        ).reshape(-1, 4)
+        unit = np.array(
+            [self.numbers[row.above.trace_id, row.above.span_id] for row in rows], np.uint32
+        )
+        place, parent = (
+            np.array([row.place for row in rows], np.int64),
+            np.array([row.parent for row in rows], np.uint64),
+        )
         shown = np.array(sorted(self.owed), np.uint64)
-        self.fold.add_planned(PlannedRanges(batch, place, parent, unit, *called.T, shown), len(self.rows))
+        self.fold.add_planned(
+            PlannedRanges(batch, place, parent, unit, *called.T, shown), len(self.rows)
+        )
         self.rows += [row.event for row in rows]
         self.owed -= outermost
         return fates, units, len(rows)
 
-    def called(self, event: Event, numbers: Any, batch: Batch, place: int) -> tuple[int, int, int, int]:
+    def called(
+        self, event: Event, numbers: Any, batch: Batch, place: int
+    ) -> tuple[int, int, int, int]:
         """What a row is added up by and shown as, and the path of the module that it is a call of, without numbers, too."""
-        name, module = int(numbers[batch.name[place]]), int(numbers[batch.module[place]]) if event.module else 0
+        name, module = (
+            int(numbers[batch.name[place]]),
+            int(numbers[batch.module[place]]) if event.module else 0,
+        )
         if event.source == EventSource.MODULE:
             kind = self.names.shown[name]
             return kind, kind, module, self.names.modules[module] if module else 0
@@ -137,30 +168,54 @@ class Model:
         for row in rows:
             event = row.event
             key = event.thread.thread_id, event.sequence_nr
-            if has_number(event) and event.scope != RecordScope.BACKWARD_FUNCTION and not event.forward_thread_id:
+            if (
+                has_number(event)
+                and event.scope != RecordScope.BACKWARD_FUNCTION
+                and not event.forward_thread_id
+            ):
                 known = self.forward.get(key)
                 if known is None or event.start_ns >= known.start_ns:
                     self.forward[key] = Forward(event.event_id, event.start_ns, row.above)
         for number, row in enumerate(rows, len(self.rows)):
             event = row.event
-            if has_number(event) and event.scope == RecordScope.BACKWARD_FUNCTION and event.forward_thread_id:
+            if (
+                has_number(event)
+                and event.scope == RecordScope.BACKWARD_FUNCTION
+                and event.forward_thread_id
+            ):
                 found = self.forward.get((event.forward_thread_id, event.sequence_nr))
                 if found is not None:
                     self.links[number] = found
 
-    def decide(self, units: Sequence[UnitToDecide]) -> tuple[list[tuple[Any, ...]], Told, list[tuple[Any, ...]]]:
+    def decide(
+        self, units: Sequence[UnitToDecide]
+    ) -> tuple[list[tuple[Any, ...]], Told, list[tuple[Any, ...]]]:
         """What each kept range is told by, what is told of the folded ones, and the summaries."""
         number = [self.numbers.get((one.above.trace_id, one.above.span_id), 0) for one in units]
         budget, goes_on = [[getattr(one, name) for one in units] for name in ("budget", "goes_on")]
-        done = self.fold.finish(number, budget, [one.end_ns - one.start_ns for one in units], goes_on)
+        done = self.fold.finish(
+            number, budget, [one.end_ns - one.start_ns for one in units], goes_on
+        )
         kept = [
             self.kept(*one)
-            for one in zip(done.kept_row.tolist(), done.kept_start_ns.tolist(), done.kept_end_ns.tolist(), strict=True)
+            for one in zip(
+                done.kept_row.tolist(),
+                done.kept_start_ns.tolist(),
+                done.kept_end_ns.tolist(),
+                strict=True,
+            )
         ]
-        left = np.array([one.budget for one in units], np.int64) - np.bincount(done.kept_unit, minlength=len(units))
+        left = np.array([one.budget for one in units], np.int64) - np.bincount(
+            done.kept_unit, minlength=len(units)
+        )
         tells = np.array([one.tells_itself for one in units], np.uint8)
-        of_units = [np.array([getattr(one, name) for one in units], np.int64) for name in ("start_ns", "end_ns")]
-        told = told_of_model(done, UnitsToTell(*of_units, left, np.array(self.fold.least_ns, np.int64), tells))
+        of_units = [
+            np.array([getattr(one, name) for one in units], np.int64)
+            for name in ("start_ns", "end_ns")
+        ]
+        told = told_of_model(
+            done, UnitsToTell(*of_units, left, np.array(self.fold.least_ns, np.int64), tells)
+        )
         ids = [span_id(number) for number in done.kept.tolist()]
         first_id = [span_id(number) for number in done.path_first_id.tolist()]
         parents = done.kept_parent.tolist()
@@ -172,7 +227,12 @@ class Model:
         summaries = []
         for place, path in enumerate(told.path.tolist()):
             unit, holder, parent = (
-                int(column[at]) for column, at in ((done.path_unit, path), (done.path_holder, path), (told.parent, place))
+                int(column[at])
+                for column, at in (
+                    (done.path_unit, path),
+                    (done.path_holder, path),
+                    (told.parent, place),
+                )
             )
             above = ids[holder] if holder >= 0 else units[unit].above.span_id
             summaries.append((
@@ -211,26 +271,37 @@ class Model:
         link = self.links.get(number)
         if link is None:
             return 0, 0
-        return span_id(link.event_id) if link.event_id in self.sent else link.above.span_id, link.above.trace_id
+        return span_id(
+            link.event_id
+        ) if link.event_id in self.sent else link.above.span_id, link.above.trace_id
 
 
 def in_order(batch: Batch) -> list[tuple[int, Event]]:
     """The rows as they stand; where some lie in ranges of other threads and stand after them, in the order of their ends."""
     rows = list(enumerate(batch.events()))
     ends = [event.end_ns for _, event in rows]
-    elsewhere = any(event.parent and event.parent >> ORDINAL_BITS != event.event_id >> ORDINAL_BITS for _, event in rows)
+    elsewhere = any(
+        event.parent and event.parent >> ORDINAL_BITS != event.event_id >> ORDINAL_BITS
+        for _, event in rows
+    )
     if batch.closed < len(batch) or ends == sorted(ends) or not elsewhere:
         return rows
     return sorted(rows, key=lambda row: row[1].end_ns)
 
 
-def fate_and_above(event: Event, roots: Mapping[int, SpanContext]) -> tuple[Fate, SpanContext | None]:
+def fate_and_above(
+    event: Event, roots: Mapping[int, SpanContext]
+) -> tuple[Fate, SpanContext | None]:
     """What becomes of a row, and the span above its outermost range."""
     fate = fate_of(event.context)
     if event.kind != RowKind.RANGE:
         return Fate.OTHER_KIND, None
     if fate == Fate.IN_SPAN:
-        of_step = event.source == EventSource.STEP and event.context.flags & ContextFlag.STEP and not event.parent
+        of_step = (
+            event.source == EventSource.STEP
+            and event.context.flags & ContextFlag.STEP
+            and not event.parent
+        )
         return (Fate.OTHER_KIND, None) if of_step else (fate, span_context(event.context))
     if fate == Fate.ROOTLESS:
         return (fate, roots[event.root]) if event.root in roots else (Fate.UNSAMPLED, None)

@@ -61,14 +61,18 @@ def told_of_model(done: FinishedUnits, units: UnitsToTell) -> Told:
     telling = _Teller(done, units)
     for unit in range(len(units.budget)):
         telling.tell(unit)
-    return Told(**{name: np.array(column, TOLD_TYPES[name]) for name, column in telling.columns.items()})
+    return Told(
+        **{name: np.array(column, TOLD_TYPES[name]) for name, column in telling.columns.items()}
+    )
 
 
 class _Teller:
     def __init__(self, done: FinishedUnits, units: UnitsToTell) -> None:
         self.done, self.units = done, units
         self.columns: dict[str, list[int]] = {name: [] for name in TOLD_TYPES}
-        self.total, self.name, self.above = [getattr(done, f"path_{name}").tolist() for name in ("total_ns", "name", "above")]
+        self.total, self.name, self.above = [
+            getattr(done, f"path_{name}").tolist() for name in ("total_ns", "name", "above")
+        ]
         self.shown: dict[int, tuple[int, int]] = {}
         """Paths that have a span, and from when to when it goes."""
 
@@ -86,16 +90,27 @@ class _Teller:
                 self.append_sums(unit, holder, False, sums[-1], _top(self.done, own, []))
         first = self.first_span(unit, paths, kept)
         if first is not None:
-            whole = sum(count for count, _ in sums), wrapped(sum(duration_ns for _, duration_ns in sums))
-            self.append_sums(unit, first, True, whole, _top(self.done, paths, kept) if folded else [])
+            whole = (
+                sum(count for count, _ in sums),
+                wrapped(sum(duration_ns for _, duration_ns in sums)),
+            )
+            self.append_sums(
+                unit, first, True, whole, _top(self.done, paths, kept) if folded else []
+            )
 
     def with_summary(self, unit: int, paths: list[int], kept: list[int]) -> list[int]:
         """The longest paths; what a path lies in stands before it."""
-        long_ones = [one for one in paths if self.total[one] >= self.units.least_told_ns[unit] and self.may_be_shown(one)]
+        long_ones = [
+            one
+            for one in paths
+            if self.total[one] >= self.units.least_told_ns[unit] and self.may_be_shown(one)
+        ]
         by_time = sorted(long_ones, key=self.total.__getitem__, reverse=True)
         chosen = by_time[: max(0, int(self.units.budget[unit]))]
         if not chosen and not kept and paths and not self.units.tells_itself[unit]:
-            return [max([path for path in paths if self.above[path] < 0], key=self.total.__getitem__)]
+            return [
+                max([path for path in paths if self.above[path] < 0], key=self.total.__getitem__)
+            ]
         return sorted(chosen)
 
     def sum_of(self, paths: list[int]) -> tuple[int, int]:
@@ -103,18 +118,32 @@ class _Teller:
         outermost = [self.total[path] for path in paths if self.is_outermost(path)]
         return int(self.done.path_count[paths].sum()), wrapped(sum(outermost))
 
-    def append_sums(self, unit: int, span: int, of_unit: bool, sums: tuple[int, int], top: list[Any]) -> None:
+    def append_sums(
+        self, unit: int, span: int, of_unit: bool, sums: tuple[int, int], top: list[Any]
+    ) -> None:
         for name, (count, self_ns) in top:
             _append(self.columns, top_name=name, top_count=count, top_self_ns=self_ns)
         end = len(self.columns["top_name"])
-        _append(self.columns, unit=unit, span=span, of_unit=of_unit, ranges=sums[0], duration_ns=sums[1], top_end=end)
+        _append(
+            self.columns,
+            unit=unit,
+            span=span,
+            of_unit=of_unit,
+            ranges=sums[0],
+            duration_ns=sums[1],
+            top_end=end,
+        )
 
     def first_span(self, unit: int, paths: list[int], kept: list[int]) -> int | None:
         """The one that is seen first: the root of ours above the unit, or the longest one directly in it."""
         if self.units.tells_itself[unit]:
             return -1
         done = self.done
-        length = {one: int(done.kept_end_ns[one] - done.kept_start_ns[one]) for one in kept if not done.kept_parent[one]}
+        length = {
+            one: int(done.kept_end_ns[one] - done.kept_start_ns[one])
+            for one in kept
+            if not done.kept_parent[one]
+        }
         for path in [path for path in paths if path in self.shown and done.path_holder[path] < 0]:
             place = self.columns["path"].index(path)
             if self.columns["parent"][place] < 0:
@@ -134,7 +163,11 @@ class _Teller:
 
     def is_as_good_as_kept(self, path: int) -> bool:
         """Whether it is a single range with a summary."""
-        return path in self.shown and self.done.path_count[path] == 1 and self.done.path_first_row[path] >= 0
+        return (
+            path in self.shown
+            and self.done.path_count[path] == 1
+            and self.done.path_first_row[path] >= 0
+        )
 
     def module_of(self, path: int) -> int:
         """Where the calls of several classes differ in numbers alone, these tell nothing of a class."""
@@ -149,7 +182,9 @@ class _Teller:
         classes = {(self.name[at], int(done.path_modules[at])) for at in beside}
         if above < 0:
             parent = done.kept[holder] if holder >= 0 else 0
-            kept = np.flatnonzero((done.kept_unit == done.path_unit[path]) & (done.kept_parent == parent)).tolist()
+            kept = np.flatnonzero(
+                (done.kept_unit == done.path_unit[path]) & (done.kept_parent == parent)
+            ).tolist()
             classes |= {(int(done.kept_name[one]), int(done.kept_modules[one])) for one in kept}
         is_shared = any(name != self.name[path] and one == modules for name, one in classes)
         return 0 if is_shared or modules == SEVERAL else modules
@@ -179,7 +214,9 @@ def _extent(done: FinishedUnits, units: UnitsToTell, path: int) -> tuple[int, in
     return int(units.start_ns[unit]), int(units.end_ns[unit])
 
 
-def _top(done: FinishedUnits, paths: list[int], kept: list[int]) -> list[tuple[int, tuple[int, int]]]:
+def _top(
+    done: FinishedUnits, paths: list[int], kept: list[int]
+) -> list[tuple[int, tuple[int, int]]]:
     """The names with the most time in themselves, of several that which comes first: counts and times."""
     sums: dict[int, tuple[int, int]] = {}
 
@@ -189,7 +226,11 @@ def _top(done: FinishedUnits, paths: list[int], kept: list[int]) -> list[tuple[i
 
     for path in paths:
         shown = int(done.path_shown[path])  # what is around a backward node is a part of it
-        add(shown, int(done.path_count[path]) if shown == done.path_name[path] else 0, int(done.path_self_ns[path]))
+        add(
+            shown,
+            int(done.path_count[path]) if shown == done.path_name[path] else 0,
+            int(done.path_self_ns[path]),
+        )
     for one in kept:
         add(int(done.kept_shown[one]), 1, int(done.kept_self_ns[one]))
     whole = [(name, sum_of) for name, sum_of in sums.items() if sum_of[0]]

@@ -45,7 +45,12 @@ from otel_recfn import (
     record_function,
     remove_callback,
 )
-from otel_recfn.legacy import ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy
+from otel_recfn.legacy import (
+    ProfilerConfig,
+    ProfilerState,
+    disable_profiler_legacy,
+    enable_profiler_legacy,
+)
 
 METHODS = ("os.fork", "fork", "spawn", "forkserver")
 THREADS = 4
@@ -75,7 +80,9 @@ def observe() -> OtelRecordFunctionInstrumentor:
     provider.add_span_processor(BatchSpanProcessor(CountingExporter()))
     trace.set_tracer_provider(provider)
     instrumentor = OtelRecordFunctionInstrumentor()
-    instrumentor.instrument(chrome_trace=os.path.join(os.environ[TRACES], f"trace-{os.getpid()}.json"))
+    instrumentor.instrument(
+        chrome_trace=os.path.join(os.environ[TRACES], f"trace-{os.getpid()}.json")
+    )
     return instrumentor
 
 
@@ -83,7 +90,10 @@ def observe() -> OtelRecordFunctionInstrumentor:
 
 
 def operators() -> None:
-    with trace.get_tracer("soak").start_as_current_span("work", attributes={"pid": os.getpid()}), record_function("range"):
+    with (
+        trace.get_tracer("soak").start_as_current_span("work", attributes={"pid": os.getpid()}),
+        record_function("range"),
+    ):
         torch.ones(8).add(1).sum()
 
 
@@ -116,7 +126,9 @@ def flushes() -> None:
     OtelRecordFunctionInstrumentor().flush(5.0)
 
 
-WORK: dict[str, Callable[[], None]] = {work.__name__: work for work in (operators, profiles, legacy, logs, callbacks, flushes)}
+WORK: dict[str, Callable[[], None]] = {
+    work.__name__: work for work in (operators, profiles, legacy, logs, callbacks, flushes)
+}
 
 
 # --- what a child does
@@ -161,7 +173,12 @@ class Soak:
     """
 
     def __init__(self, forks: int, method: str, seed: int, child_seconds: float) -> None:
-        self._left, self._method, self._seed, self._child_seconds = forks, method, seed, child_seconds
+        self._left, self._method, self._seed, self._child_seconds = (
+            forks,
+            method,
+            seed,
+            child_seconds,
+        )
         self._taking = threading.Lock()
         self._reaping = threading.Lock()
         """Only one thread may look at children: multiprocessing says 255 where two read one child's exit code."""
@@ -169,7 +186,10 @@ class Soak:
 
     def run(self) -> None:
         """Until all forks are made and all children have ended."""
-        threads = [threading.Thread(target=self._thread, args=(number,), name=f"busy {number}") for number in range(THREADS)]
+        threads = [
+            threading.Thread(target=self._thread, args=(number,), name=f"busy {number}")
+            for number in range(THREADS)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -270,7 +290,9 @@ def quiet() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--forks", type=int, default=5000)
     parser.add_argument("--method", choices=METHODS, default="os.fork")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
@@ -279,7 +301,9 @@ def main() -> int:
     print(f"{asked.forks} x {asked.method}, --seed {asked.seed}", flush=True)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     quiet()
-    multiprocessing.set_forkserver_preload(["numpy", "torch", "otel_recfn"])  # else each child imports them for seconds
+    multiprocessing.set_forkserver_preload(
+        ["numpy", "torch", "otel_recfn"]
+    )  # else each child imports them for seconds
     soak = Soak(asked.forks, asked.method, asked.seed, asked.child_seconds)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fork-soak-") as os.environ[TRACES]:

@@ -53,7 +53,9 @@ import sys
 from otel_recfn.cli.doctor import examine
 print(next(examine())[0], [name for name in ("opentelemetry", "numpy", "otel_recfn.settings") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.stdout == "package []\n"
 
 
@@ -63,7 +65,11 @@ def test_how_a_finding_is_told() -> None:
         doctor.line("second", None, "so so"),
         doctor.line("third", False, "bad;\ndo this"),
     ]
-    assert told == ["ok  first       fine", "--  second      so so", "no  third       bad;\n                do this"]
+    assert told == [
+        "ok  first       fine",
+        "--  second      so so",
+        "no  third       bad;\n                do this",
+    ]
 
 
 def examines(monkeypatch: pytest.MonkeyPatch, **examinations: Callable[[], doctor.Finding]) -> None:
@@ -113,15 +119,23 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "torch.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(observer_build, "find_torch", lambda: SimpleNamespace(directory=tmp_path))
-    monkeypatch.setattr(observer_build, "find_built", lambda library: tmp_path / f"{library.name}.so")
+    monkeypatch.setattr(
+        observer_build, "find_built", lambda library: tmp_path / f"{library.name}.so"
+    )
     monkeypatch.setattr(doctor, "LOAD_OBSERVER", "import torch; print('shapes flops')")
     monkeypatch.setattr(doctor, "LOAD_CALLBACKS", "import torch; print('inputs')")
     return tmp_path
 
 
 def test_what_is_found_in_torch(libraries: Path) -> None:
-    assert doctor.observer() == (True, f"{libraries}/torch_observer.so, found in this torch: shapes, flops")
-    assert doctor.callbacks() == (True, f"{libraries}/torch_callbacks.so, found in this torch: inputs")
+    assert doctor.observer() == (
+        True,
+        f"{libraries}/torch_observer.so, found in this torch: shapes, flops",
+    )
+    assert doctor.callbacks() == (
+        True,
+        f"{libraries}/torch_callbacks.so, found in this torch: inputs",
+    )
 
 
 def test_what_cannot_be_loaded(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +147,9 @@ def test_what_cannot_be_loaded(libraries: Path, monkeypatch: pytest.MonkeyPatch)
     assert f"{libraries}/torch_callbacks.so cannot be loaded" in doctor.callbacks()[1]
 
 
-def test_what_takes_its_process_down_is_told(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_its_process_down_is_told(
+    libraries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(doctor, "LOAD_OBSERVER", "import os; os._exit(3)")
     assert [check()[0] for check in LOADING] == [False, True]
     assert "the process ended with code 3" in doctor.observer()[1]
@@ -146,8 +162,12 @@ def test_torch_that_cannot_be_imported(libraries: Path) -> None:
     assert all("ImportError: libtorch_cpu.so is missing" in text for _, text in checks)
 
 
-def test_what_this_torch_lacks_is_told_as_what_is_lost(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "LOAD_OBSERVER", "print('launches -memory torchscript_stack -step_hook')")
+def test_what_this_torch_lacks_is_told_as_what_is_lost(
+    libraries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        doctor, "LOAD_OBSERVER", "print('launches -memory torchscript_stack -step_hook')"
+    )
     assert doctor.observer()[0] is None  # operators are recorded all the same
     assert details.OPERATORS["memory"].lost in doctor.observer()[1]
     assert details.OPERATORS["launches"].lost not in doctor.observer()[1]
@@ -169,7 +189,8 @@ def test_sdk_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "ok"), [("", None), ("otlp", True), ("otlp, console", True), ("none", False), ("otlp,zipkin9", False)]
+    ("asked", "ok"),
+    [("", None), ("otlp", True), ("otlp, console", True), ("none", False), ("otlp,zipkin9", False)],
 )
 def test_exporters(monkeypatch: pytest.MonkeyPatch, asked: str, ok: bool | None) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", asked)
@@ -182,7 +203,9 @@ def test_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"http://127.0.0.1:{port}/v1/traces")
+        monkeypatch.setenv(
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"http://127.0.0.1:{port}/v1/traces"
+        )
         monkeypatch.setattr(doctor, "REQUEST_SECONDS", 0.2)
         check = doctor.endpoint()
         assert check[0] is False
@@ -209,7 +232,9 @@ def test_the_default_endpoint_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked == [("localhost", 4317), ("localhost", 4318)]
 
 
-def test_build_prints_the_path_or_why_not(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_build_prints_the_path_or_why_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(observer_build, "build", lambda library: Path(f"/cache/{library.name}.so"))
     assert cli.main(["build"]) == 0
     printed = capsys.readouterr()
@@ -232,19 +257,27 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("listens", [True, False])
 @pytest.mark.parametrize("after", ["", ":no-port", "[", ":1/#?"])
 def test_the_doctor_tells_no_secret(
-    protocol: str, listens: bool, after: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    protocol: str,
+    listens: bool,
+    after: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     secrets = ("some-user", "passw0rd", "k3y-of-query", "t0ken")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         if not listens:
             server.close()
-        endpoint = f"http://some-user:passw0rd/@127.0.0.1{after or f':{port}'}/v1/traces?key=k3y-of-query"
+        endpoint = (
+            f"http://some-user:passw0rd/@127.0.0.1{after or f':{port}'}/v1/traces?key=k3y-of-query"
+        )
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer t0ken\u20ac,t0ken")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
         monkeypatch.setenv("OTEL_RECFN_SPAN_EXPORTER", endpoint)
         monkeypatch.setattr(doctor, "REQUEST_SECONDS", 0.2)
-        told = "\n".join([doctor.careful(doctor.examinations()[name])[1] for name in ("settings", "endpoint")])
+        told = "\n".join(
+            [doctor.careful(doctor.examinations()[name])[1] for name in ("settings", "endpoint")]
+        )
     assert [secret for secret in secrets if secret in told + caplog.text] == []
     assert "http://127.0.0.1" in told

@@ -9,7 +9,17 @@ import pytest
 
 from otel_recfn import _native
 
-EVENTS = ("PY_START", "PY_RESUME", "PY_THROW", "PY_RETURN", "PY_YIELD", "PY_UNWIND", "CALL", "C_RETURN", "C_RAISE")
+EVENTS = (
+    "PY_START",
+    "PY_RESUME",
+    "PY_THROW",
+    "PY_RETURN",
+    "PY_YIELD",
+    "PY_UNWIND",
+    "CALL",
+    "C_RETURN",
+    "C_RAISE",
+)
 
 
 @pytest.mark.skipif(hasattr(sys, "monitoring"), reason="CPython needs it before 3.12")

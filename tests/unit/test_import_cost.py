@@ -18,7 +18,11 @@ def loaded_by(statement: str) -> set[str]:
     """The modules that a fresh interpreter has loaded after the statement."""
     program = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
     output = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=PATIENCE_S
+        [sys.executable, "-c", program],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     ).stdout
     return set(json.loads(output.splitlines()[-1]))
 
@@ -36,7 +40,9 @@ def test_importing_the_package_loads_nothing_heavy(statement: str) -> None:
 
 
 def test_the_instrumentor_loads_no_torch() -> None:
-    assert "torch" not in loaded_by("from otel_recfn import OtelRecordFunctionInstrumentor, record_function")
+    assert "torch" not in loaded_by(
+        "from otel_recfn import OtelRecordFunctionInstrumentor, record_function"
+    )
 
 
 @pytest.mark.parametrize("module", [*USED_WITH[1:], "otel_recfn.observing"])
@@ -51,7 +57,13 @@ def start():
 when_first_is_imported(USED_WITH, start, "nothing is recorded")
 import {module}
 """
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
     assert (done.stdout[:1], done.stderr) == ("<", "")
 
 

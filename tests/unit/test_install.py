@@ -34,7 +34,14 @@ def tree(tmp_path: Path) -> Path:
 def run_setup(where: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """With the setuptools at hand, as pip would."""
     command = [sys.executable, "setup.py", *arguments]
-    return subprocess.run(command, cwd=where, env=os.environ | environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    return subprocess.run(
+        command,
+        cwd=where,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
 
 
 @pytest.fixture
@@ -58,7 +65,9 @@ def test_a_free_threaded_cpython_gets_no_native_part(tree: Path) -> None:
     assert not list(tree.glob("build/**/_native*.so"))
 
 
-def test_it_installs_without_a_compiler_and_says_why(tree: Path, without_compiler: dict[str, str]) -> None:
+def test_it_installs_without_a_compiler_and_says_why(
+    tree: Path, without_compiler: dict[str, str]
+) -> None:
     done = run_setup(tree, "bdist_wheel", "--dist-dir", "out", **without_compiler)
     assert done.returncode == 0, done.stderr
     with zipfile.ZipFile(next((tree / "out").glob("*.whl"))) as wheel:
@@ -69,7 +78,9 @@ def test_it_installs_without_a_compiler_and_says_why(tree: Path, without_compile
     assert note["reason"] in done.stderr
     assert "native part not built, so nothing will be recorded" in done.stderr
     assert not [name for name in names if "_native." in name and name.endswith((".so", ".pyd"))]
-    assert "otel_recfn/native/observer/torch_observer.cpp" in names or not list((ROOT / "src").rglob("torch_observer.cpp"))
+    assert "otel_recfn/native/observer/torch_observer.cpp" in names or not list(
+        (ROOT / "src").rglob("torch_observer.cpp")
+    )
 
 
 @pytest.mark.one_python
@@ -78,7 +89,9 @@ def test_nothing_is_compiled_again_that_did_not_change(tree: Path) -> None:
 
     def written() -> dict[str, int]:
         assert run_setup(tree, "--version").returncode == 0
-        return {path.name: path.stat().st_mtime_ns for path in (tree / "build" / "joined").iterdir()}
+        return {
+            path.name: path.stat().st_mtime_ns for path in (tree / "build" / "joined").iterdir()
+        }
 
     before = written()
     (tree / "src" / "otel_recfn" / "native" / "stage" / "more.cpp").write_text("")
@@ -106,9 +119,13 @@ def made_by(tree: Path, tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
     def build(cpython: str, flags: str) -> dict[str, str]:
         made.write_text("")
         folders = ["--build-temp", f"build/temp.{cpython}", "--build-lib", f"build/lib.{cpython}"]
-        done = run_setup(tree, "build_ext", *folders, CXX=f"{compiler} {flags}", LDCXXSHARED=str(compiler))
+        done = run_setup(
+            tree, "build_ext", *folders, CXX=f"{compiler} {flags}", LDCXXSHARED=str(compiler)
+        )
         assert done.returncode == 0, done.stderr
-        note = json.loads((tree / "build" / f"lib.{cpython}" / "otel_recfn" / "native_build.json").read_text())
+        note = json.loads(
+            (tree / "build" / f"lib.{cpython}" / "otel_recfn" / "native_build.json").read_text()
+        )
         assert note["built"], note
         commands = [line.split(" ", 1) for line in made.read_text().splitlines()]
         return {Path(output).name.split(".")[0]: command for output, command in commands}
@@ -117,10 +134,15 @@ def made_by(tree: Path, tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
 
 
 @pytest.mark.one_python
-def test_what_needs_no_header_of_pythons_is_compiled_once_for_all(made_by: Callable[[str, str], dict[str, str]]) -> None:
+def test_what_needs_no_header_of_pythons_is_compiled_once_for_all(
+    made_by: Callable[[str, str], dict[str, str]],
+) -> None:
     shared, include = {"core", "drain"}, f"-I{sysconfig.get_path('include')}"
     first = made_by("one", "-fwrapv -Wall")
-    assert {name for name, command in first.items() if include not in command} == {*shared, "_native"}
+    assert {name for name, command in first.items() if include not in command} == {
+        *shared,
+        "_native",
+    }
     second = made_by("another", "-fno-strict-overflow -g")
     assert {*second} == {*first} - shared
     assert all(f"/{name}.o" in second["_native"] for name in shared)

@@ -56,12 +56,17 @@ def test_a_refused_call_leaves_nothing_behind(
 
 def test_a_keyword_wins_over_the_environment() -> None:
     environment = {"OTEL_RECFN_SCOPES": "function, user_scope", "OTEL_RECFN_MODULES": "off"}
-    assert Settings.resolve({}, environment).scopes == {RecordScope.FUNCTION, RecordScope.USER_SCOPE}
+    assert Settings.resolve({}, environment).scopes == {
+        RecordScope.FUNCTION,
+        RecordScope.USER_SCOPE,
+    }
     assert Settings.resolve({"modules": True}, environment).modules
 
 
 def test_a_wrong_environment_does_not_stop_other_instrumentations(
-    instrumentor: OtelRecordFunctionInstrumentor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    instrumentor: OtelRecordFunctionInstrumentor,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("OTEL_RECFN_SCOPES", "NO_SUCH")
     instrumentor.instrument(skip_dep_check=True)  # as opentelemetry-instrument does
@@ -70,7 +75,9 @@ def test_a_wrong_environment_does_not_stop_other_instrumentations(
 
 
 def test_no_memory_does_not_stop_other_instrumentations(
-    instrumentor: OtelRecordFunctionInstrumentor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    instrumentor: OtelRecordFunctionInstrumentor,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def no_memory() -> None:
         raise MemoryError

@@ -93,7 +93,9 @@ class Blocks:
     """Asks the compiled code."""
 
     def __init__(self, program: Path) -> None:
-        self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def ask(self, what: str, number: int = 0, size: int = 0) -> list[int]:
         """Whether it went well; bytes that are new, that are there, and that are in use."""
@@ -110,7 +112,9 @@ class Blocks:
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("c++") or pytest.skip("there is no compiler")
     folder = tmp_path_factory.mktemp("blocks")
-    (folder / "blocks.cpp").write_text("#include <algorithm>\n#include <atomic>\n" + PROGRAM, encoding="utf-8")
+    (folder / "blocks.cpp").write_text(
+        "#include <algorithm>\n#include <atomic>\n" + PROGRAM, encoding="utf-8"
+    )
     flags = ["-std=c++17", "-O1", "-pthread", f"-I{NATIVE}"]
     subprocess.run([compiler, *flags, folder / "blocks.cpp", "-o", folder / "blocks"], check=True)
     return folder / "blocks"
@@ -127,7 +131,9 @@ tasks = st.one_of(
 
 
 @given(todo=st.lists(tasks, max_size=40))
-def test_so_much_is_kept_while_it_is_wanted_and_else_nothing(program: Path, todo: list[tuple[str, int, int]]) -> None:
+def test_so_much_is_kept_while_it_is_wanted_and_else_nothing(
+    program: Path, todo: list[tuple[str, int, int]]
+) -> None:
     blocks, keeps = Blocks(program), False
     try:
         for what, number, size in todo:

@@ -60,7 +60,9 @@ def violations(source: str, module: str, allowed: dict[str, set[str]]) -> list[s
 
 @pytest.fixture(scope="module")
 def allowed() -> dict[str, set[str]]:
-    found = {layer: below | OPEN_TO_ALL for layer, below in layers(picture_below("## Layers")).items()}
+    found = {
+        layer: below | OPEN_TO_ALL for layer, below in layers(picture_below("## Layers")).items()
+    }
     return found | BESIDE_THE_PICTURE | {"__init__": {*found, *BESIDE_THE_PICTURE}}
 
 
@@ -82,7 +84,9 @@ def test_no_module_imports_torch_when_it_is_loaded(name: str, path: Path) -> Non
     assert not [found for found in names if found.split(".")[0] == "torch"]
 
 
-@pytest.mark.parametrize("layer", ["sinks", "batches", "model", "recording", "session", "sources", "support"])
+@pytest.mark.parametrize(
+    "layer", ["sinks", "batches", "model", "recording", "session", "sources", "support"]
+)
 def test_what_runs_in_threads_of_ours_calls_nothing_of_numpy_that_imports(layer: str) -> None:
     calls = re.compile(r"np\.(unique|isin|in1d|intersect1d|setdiff1d|union1d|ma)\b")
     of_the_program = {"averages.py", "call_tree.py"}  # in its threads, when it asks
@@ -97,13 +101,23 @@ def test_what_runs_in_threads_of_ours_calls_nothing_of_numpy_that_imports(layer:
         ("otel_recfn.recording.recorder", "from otel_recfn import session", 1),
         ("otel_recfn.recording.recorder", "from ..sinks import spans", 1),
         ("otel_recfn.recording.recorder", "def late():\n    import otel_recfn.instrumentor", 1),
-        ("otel_recfn.model.batch", "if TYPE_CHECKING:\n    from otel_recfn.recording.recorder import Recorder", 1),
+        (
+            "otel_recfn.model.batch",
+            "if TYPE_CHECKING:\n    from otel_recfn.recording.recorder import Recorder",
+            1,
+        ),
         ("otel_recfn.cli", "from otel_recfn.session import Session", 0),
-        ("otel_recfn.sinks.spans.sink", "from ..protocol import Sink\nfrom ...model.batch import Batch", 0),
+        (
+            "otel_recfn.sinks.spans.sink",
+            "from ..protocol import Sink\nfrom ...model.batch import Batch",
+            0,
+        ),
         ("otel_recfn.recording.recorder", "from otel_recfn import _native", 0),
     ],
 )
-def test_a_planted_violation_is_found(module: str, source: str, found: int, allowed: dict[str, set[str]]) -> None:
+def test_a_planted_violation_is_found(
+    module: str, source: str, found: int, allowed: dict[str, set[str]]
+) -> None:
     assert len(violations(source, module, allowed)) == found
 
 
@@ -118,7 +132,11 @@ def test_the_picture_is_read_with_the_lines_that_go_on() -> None:
 def arrows(sources: Mapping[str, str]) -> dict[str, set[str]]:
     """Which modules each of them imports. ``sources``: their texts, by name."""
     return {
-        module: {found for _, name in imports(source, module) if (found := _module_in(name, sources)) and found != module}
+        module: {
+            found
+            for _, name in imports(source, module)
+            if (found := _module_in(name, sources)) and found != module
+        }
         for module, source in sources.items()
     }
 
@@ -147,14 +165,20 @@ def circle(edges: Mapping[str, set[str]]) -> list[str]:
 
 def package_sources() -> dict[str, str]:
     """All but the package's ``__init__``, which resolves names at first use, and in which the extensions are found."""
-    return {name: path.read_text(encoding="utf-8") for name, path in modules() if name != "otel_recfn.__init__"}
+    return {
+        name: path.read_text(encoding="utf-8")
+        for name, path in modules()
+        if name != "otel_recfn.__init__"
+    }
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circle(arrows(package_sources())) == []
 
 
-@pytest.mark.parametrize("planted", ["from . import batch", "def late():\n    import otel_recfn.model.batch"])
+@pytest.mark.parametrize(
+    "planted", ["from . import batch", "def late():\n    import otel_recfn.model.batch"]
+)
 def test_a_planted_circle_is_found(planted: str) -> None:
     sources = package_sources()
     sources["otel_recfn.model.events"] += f"\n{planted}\n"

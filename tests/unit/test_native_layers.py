@@ -30,19 +30,28 @@ def violations(source: str, file: str, allowed: dict[str, set[str]]) -> list[str
     """What a file of native/ includes and may not."""
     own = file.split("/")[0]
     visible = {own} | allowed[own]
-    return [f"{file} includes {name}" for quote, name in INCLUDE.findall(source) if not _may_include(quote, name, visible)]
+    return [
+        f"{file} includes {name}"
+        for quote, name in INCLUDE.findall(source)
+        if not _may_include(quote, name, visible)
+    ]
 
 
 def _may_include(quote: str, name: str, visible: set[str]) -> bool:
     if quote == '"':
         return name.split("/")[0] in visible and (NATIVE / name).is_file()
-    return all(folder in visible for folder, headers in KNOWN_WHERE.items() if headers.fullmatch(name))
+    return all(
+        folder in visible for folder, headers in KNOWN_WHERE.items() if headers.fullmatch(name)
+    )
 
 
 @pytest.fixture(scope="module")
 def allowed() -> dict[str, set[str]]:
     above = layers(picture_below("### native/"))
-    return {folder: above.get(folder, set()) for folder in {*above, *(each for below in above.values() for each in below)}}
+    return {
+        folder: above.get(folder, set())
+        for folder in {*above, *(each for below in above.values() for each in below)}
+    }
 
 
 def test_every_folder_is_in_the_picture(allowed: dict[str, set[str]]) -> None:
@@ -67,8 +76,14 @@ def test_includes_go_to_the_right_only(file: str, path: Path, allowed: dict[str,
         ("core/record.hpp", '#include "core/no_such_file.hpp"', 1),
         ("core/record.hpp", "#include <cpuid.h>", 0),
         ("python/recorder_bindings.cpp", "#include <Python.h>\n#include <vector>", 0),
-        ("callbacks/torch_callbacks.cpp", "#include <Python.h>\n#include <torch/csrc/autograd/python_variable.h>", 0),
+        (
+            "callbacks/torch_callbacks.cpp",
+            "#include <Python.h>\n#include <torch/csrc/autograd/python_variable.h>",
+            0,
+        ),
     ],
 )
-def test_a_planted_violation_is_found(file: str, source: str, found: int, allowed: dict[str, set[str]]) -> None:
+def test_a_planted_violation_is_found(
+    file: str, source: str, found: int, allowed: dict[str, set[str]]
+) -> None:
     assert len(violations(source, file, allowed)) == found

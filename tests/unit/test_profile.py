@@ -79,7 +79,14 @@ def test_starting_a_running_profile_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"record_shapes": 1}, {"max_events": 0}, {"scopes": {42}}, {"scopes": "NONE"}, {"modules": None}]
+    "wrong",
+    [
+        {"record_shapes": 1},
+        {"max_events": 0},
+        {"scopes": {42}},
+        {"scopes": "NONE"},
+        {"modules": None},
+    ],
 )
 def test_wrong_settings_are_refused_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingError, match="allowed"):
@@ -101,8 +108,12 @@ def test_the_tree_has_a_path_for_each_place_and_the_same_times_as_the_averages()
         ("step", "forward", "layer"): 3,
         ("layer",): 3,
     }
-    assert sum(one.self_cpu_time_total for one in tree) == pytest.approx(prof.key_averages().self_cpu_time_total)
-    assert prof.tree("thread")[0].path == (f"{threading.current_thread().name} {sample.thread.thread_id}",)
+    assert sum(one.self_cpu_time_total for one in tree) == pytest.approx(
+        prof.key_averages().self_cpu_time_total
+    )
+    assert prof.tree("thread")[0].path == (
+        f"{threading.current_thread().name} {sample.thread.thread_id}",
+    )
     slowest = max([one for one in tree if len(one.path) == 1], key=lambda one: one.cpu_time_total)
     assert str(tree).splitlines()[3].startswith(f"{slowest.name} ")
 
@@ -127,17 +138,31 @@ with profile() as prof:
 if child: os.waitpid(child, 0)
 print([event.name for event in prof.events()], flush=True)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
     assert sorted(done.stdout.splitlines()) == ["['child']", "['parent', 'parent again']"]
 
 
 def test_a_program_may_exit_while_a_profile_runs() -> None:
     program = "from otel_recfn import profile, record_function; p = profile(); p.start(); record_function('x').__enter__()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
     assert done.stderr == ""
 
 
-def test_what_is_lost_is_told_by_the_profile_its_table_and_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_lost_is_told_by_the_profile_its_table_and_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with profile(max_events=10) as prof:
         for _ in range(30):
             with record_function("range"):
@@ -146,9 +171,7 @@ def test_what_is_lost_is_told_by_the_profile_its_table_and_the_log(caplog: pytes
     told = "Lost, and not in these sums: event_store.dropped.store_full=20\n"
     assert prof.key_averages().table().endswith(told)
     assert prof.key_averages()[:1].table().endswith(told)
-    expected = (
-        "otel-recfn lost event_store.dropped.store_full=20: more ran than is kept; raise max_events, or record a shorter time"
-    )
+    expected = "otel-recfn lost event_store.dropped.store_full=20: more ran than is kept; raise max_events, or record a shorter time"
     assert expected in caplog.messages
 
 
@@ -174,7 +197,10 @@ def train(prof: profile, steps: int) -> None:
 
 def test_the_steps_of_a_schedule_are_recorded_and_each_cycle_is_handed_over() -> None:
     ready: list[list[str]] = []
-    with profile(schedule=cycle, on_trace_ready=lambda prof: ready.append([event.name for event in prof.events()])) as prof:
+    with profile(
+        schedule=cycle,
+        on_trace_ready=lambda prof: ready.append([event.name for event in prof.events()]),
+    ) as prof:
         train(prof, 9)
     assert ready == [
         ["ProfilerStep#2", "work 2", "ProfilerStep#3", "work 3"],
@@ -185,7 +211,9 @@ def test_the_steps_of_a_schedule_are_recorded_and_each_cycle_is_handed_over() ->
 
 def test_what_is_recorded_at_the_end_is_handed_over_too() -> None:
     ready: list[int] = []
-    with profile(schedule=cycle, on_trace_ready=lambda prof: ready.append(len(prof.events()))) as prof:
+    with profile(
+        schedule=cycle, on_trace_ready=lambda prof: ready.append(len(prof.events()))
+    ) as prof:
         train(prof, 2)
         with record_function("in the middle"):
             pass
@@ -221,7 +249,9 @@ def test_a_step_outside_of_a_run_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["with_tack", "execution_observer"])
 def test_what_it_does_not_take_is_said(name: str) -> None:
-    with pytest.raises(SettingError, match=rf"profile\(\) has no {name}; it has scopes, .*schedule, on_trace_ready"):
+    with pytest.raises(
+        SettingError, match=rf"profile\(\) has no {name}; it has scopes, .*schedule, on_trace_ready"
+    ):
         profile(**{name: None})
 
 
@@ -236,7 +266,10 @@ OF_TORCH_PROFILER_ALONE = {
 
 @pytest.mark.parametrize("name", OF_TORCH_PROFILER_ALONE)
 def test_what_torch_profiler_alone_does_is_refused_with_the_way_out(name: str) -> None:
-    with pytest.raises(SettingError, match=rf"{name}=.* is for torch\.profiler alone; leave it out, or use torch\.profiler"):
+    with pytest.raises(
+        SettingError,
+        match=rf"{name}=.* is for torch\.profiler alone; leave it out, or use torch\.profiler",
+    ):
         profile(**{name: OF_TORCH_PROFILER_ALONE[name]})
 
 
@@ -251,7 +284,9 @@ def test_activities_of_a_gpu_are_one_warning(caplog: pytest.LogCaptureFixture) -
     with profile(activities=["CUDA", "XPU", "CPU"]) as prof, record_function("range"):
         pass
     assert [event.name for event in prof.events()] == ["range"]
-    assert caplog.messages == ["profile() records the CPU alone, not CUDA, XPU; use torch.profiler beside it"]
+    assert caplog.messages == [
+        "profile() records the CPU alone, not CUDA, XPU; use torch.profiler beside it"
+    ]
 
 
 @pytest.mark.parametrize("wrong", ["CPU", 1])
@@ -278,11 +313,18 @@ def test_stacks_for_flame_graphs(tmp_path: Path) -> None:
 def test_a_notebook_and_a_terminal_show_it() -> None:
     with profile() as prof, record_function("outer"), record_function("inner <b>"):
         pass
-    for shown in (prof._repr_html_(), prof.key_averages()._repr_html_(), prof.key_averages()[:1]._repr_html_()):
+    for shown in (
+        prof._repr_html_(),
+        prof.key_averages()._repr_html_(),
+        prof.key_averages()[:1]._repr_html_(),
+    ):
         assert shown is not None
         assert "<iframe sandbox='allow-scripts'" in shown
         assert ">outer</td>" in shown
-    assert [line.partition(" 1  ")[2] for line in str(prof).splitlines()[-2:]] == ["outer", "  inner <b>"]
+    assert [line.partition(" 1  ")[2] for line in str(prof).splitlines()[-2:]] == [
+        "outer",
+        "  inner <b>",
+    ]
     assert repr(prof) == "<profile of 2 events; print() shows them>"
 
 

@@ -90,7 +90,11 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_every_name_of_the_observer_runtime_is_the_packages_too() -> None:
-    handed_on = {name for name, value in vars(observing).items() if name[0] != "_" and not inspect.ismodule(value)}
+    handed_on = {
+        name
+        for name, value in vars(observing).items()
+        if name[0] != "_" and not inspect.ismodule(value)
+    }
     assert handed_on - {"TracedRange", "trace_instead"} <= set(otel_recfn.__all__)
     assert otel_recfn.NUM_SCOPES == len(otel_recfn.RecordScope) == 10
 
@@ -103,7 +107,9 @@ def test_every_error_of_the_package_can_be_imported_from_one_module() -> None:
     for kind in list(found):
         found |= set(_subclasses(kind))
     public = {kind for kind in vars(errors).values() if isinstance(kind, type)}
-    assert {kind.__name__ for kind in found if kind.__module__.startswith("otel_recfn.")} == {kind.__name__ for kind in public}
+    assert {kind.__name__ for kind in found if kind.__module__.startswith("otel_recfn.")} == {
+        kind.__name__ for kind in public
+    }
 
 
 def _subclasses(kind: type[BaseException]) -> Iterator[type[BaseException]]:

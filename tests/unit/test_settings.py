@@ -42,7 +42,9 @@ def rows_of(page: str, heading: str) -> list[str]:
 
 @pytest.fixture
 def generator() -> Any:
-    spec = importlib.util.spec_from_file_location("generate_settings", ROOT / "scripts" / "generate_settings.py")
+    spec = importlib.util.spec_from_file_location(
+        "generate_settings", ROOT / "scripts" / "generate_settings.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -51,7 +53,11 @@ def generator() -> Any:
 
 
 def stale(generator: Any) -> list[str]:
-    return [path.name for path, text in generator.files().items() if path.read_text(encoding="utf-8") != text]
+    return [
+        path.name
+        for path, text in generator.files().items()
+        if path.read_text(encoding="utf-8") != text
+    ]
 
 
 def test_the_page_and_the_docstrings_are_what_the_table_gives(generator: Any) -> None:
@@ -60,11 +66,18 @@ def test_the_page_and_the_docstrings_are_what_the_table_gives(generator: Any) ->
 
 def test_the_help_of_instrument_has_each_setting() -> None:
     told = OtelRecordFunctionInstrumentor.instrument.__doc__ or ""
-    assert [each.name for each in SETTINGS if f"{each.name}: {each.meaning}. Default: " not in told] == []
+    assert [
+        each.name for each in SETTINGS if f"{each.name}: {each.meaning}. Default: " not in told
+    ] == []
 
 
-def test_a_meaning_that_is_changed_alone_is_found(generator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = [each._replace(meaning="what it is now") if each.name == "detail" else each for each in SETTINGS]
+def test_a_meaning_that_is_changed_alone_is_found(
+    generator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = [
+        each._replace(meaning="what it is now") if each.name == "detail" else each
+        for each in SETTINGS
+    ]
     monkeypatch.setattr(generator, "SETTINGS", changed)
     assert stale(generator) == ["settings.md"]
     monkeypatch.setattr(generator, "PROFILE_SETTINGS", PROFILE_SETTINGS[1:])
@@ -82,8 +95,12 @@ def test_the_readme_names_settings_that_there_are_with_values_they_take() -> Non
 
 
 def test_the_parameters_of_profile_are_the_settings_with_their_defaults_and_types() -> None:
-    parameters = [each for each in inspect.signature(profile).parameters.values() if each.name != "others"]
-    assert [(each.name, each.default) for each in parameters] == [(each.name, each.default) for each in PROFILE_SETTINGS]
+    parameters = [
+        each for each in inspect.signature(profile).parameters.values() if each.name != "others"
+    ]
+    assert [(each.name, each.default) for each in parameters] == [
+        (each.name, each.default) for each in PROFILE_SETTINGS
+    ]
     assert all(each.kind is inspect.Parameter.KEYWORD_ONLY for each in parameters)
     types = {field.name: field.type for field in dataclasses.fields(ProfileSettings)}
     types["scopes"] = "Iterable[RecordScope] | str | None"
@@ -92,16 +109,29 @@ def test_the_parameters_of_profile_are_the_settings_with_their_defaults_and_type
 
 @pytest.mark.parametrize("setting", PROFILE_SETTINGS, ids=lambda setting: setting.name)
 def test_what_profile_refuses_is_told_with_what_is_allowed(setting: Setting) -> None:
-    with pytest.raises(SettingError, match=re.escape(f"{setting.name}='x' is not allowed; allowed: {setting.kind.allowed}")):
+    with pytest.raises(
+        SettingError,
+        match=re.escape(f"{setting.name}='x' is not allowed; allowed: {setting.kind.allowed}"),
+    ):
         profile(**{setting.name: "x"})
 
 
 @pytest.mark.parametrize("settings", [Settings, ProfileSettings])
 def test_each_setting_that_selects_something_selects_that_alone(settings: type[Any]) -> None:
-    off = {field.name: False for field in dataclasses.fields(settings) if field.metadata.get("selects") is not None}
-    assert (selected(settings(**off)).extras, selected(settings(**off)).sources) == (Extra.NONE, RECORD_FUNCTIONS)
+    off = {
+        field.name: False
+        for field in dataclasses.fields(settings)
+        if field.metadata.get("selects") is not None
+    }
+    assert (selected(settings(**off)).extras, selected(settings(**off)).sources) == (
+        Extra.NONE,
+        RECORD_FUNCTIONS,
+    )
     for name in off:
-        asked, wanted = selected(settings(**off | {name: True})), settings.__dataclass_fields__[name].metadata["selects"]
+        asked, wanted = (
+            selected(settings(**off | {name: True})),
+            settings.__dataclass_fields__[name].metadata["selects"],
+        )
         extra, sources = (wanted, set()) if isinstance(wanted, Extra) else (Extra.NONE, {wanted})
         assert (asked.extras, asked.sources - RECORD_FUNCTIONS) == (extra, sources)
     assert selected(settings(scopes=frozenset({RecordScope.FUNCTION}))).scopes == 1
@@ -116,15 +146,22 @@ def test_every_variable_that_the_code_names_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
-def test_a_default_is_an_allowed_value_and_holds_where_nobody_says_otherwise(setting: Setting) -> None:
+def test_a_default_is_an_allowed_value_and_holds_where_nobody_says_otherwise(
+    setting: Setting,
+) -> None:
     assert setting.kind.checked(setting.name, setting.default) == setting.default
     assert getattr(Settings.resolve({}, {}), setting.name) == setting.default
 
 
-@pytest.mark.parametrize("setting", [each for each in SETTINGS if each.variable], ids=lambda setting: setting.name)
+@pytest.mark.parametrize(
+    "setting", [each for each in SETTINGS if each.variable], ids=lambda setting: setting.name
+)
 def test_what_the_environment_can_say_is_refused_with_what_is_allowed(setting: Setting) -> None:
     with pytest.raises(
-        SettingError, match=re.escape(f"{setting.variable}='no such value' is not allowed; allowed: {setting.kind.allowed}")
+        SettingError,
+        match=re.escape(
+            f"{setting.variable}='no such value' is not allowed; allowed: {setting.kind.allowed}"
+        ),
     ):
         Settings.resolve({}, {setting.variable: "no such value"})
 
@@ -137,7 +174,9 @@ def budgets(settings: Settings) -> list[Any]:
 
 
 def test_a_detail_stands_for_the_four_budgets() -> None:
-    low, normal, every = (budgets(Settings.resolve({"detail": word}, {})) for word in ("low", "normal", "all"))
+    low, normal, every = (
+        budgets(Settings.resolve({"detail": word}, {})) for word in ("low", "normal", "all")
+    )
     assert normal == budgets(Settings.resolve({}, {}))
     assert low == [each / 5 for each in normal]
     assert every == [None] * len(BUDGETS)
@@ -154,12 +193,15 @@ def test_a_budget_wins_over_the_detail_wherever_each_is_set(name: str, number: i
         Settings.resolve(keyword, {"OTEL_RECFN_DETAIL": "low"}),
         Settings.resolve({}, {"OTEL_RECFN_DETAIL": "low", **variable}),
     ):
-        assert budgets(resolved) == budgets(dataclasses.replace(Settings.resolve({"detail": "low"}, {}), **{name: number}))
+        assert budgets(resolved) == budgets(
+            dataclasses.replace(Settings.resolve({"detail": "low"}, {}), **{name: number})
+        )
 
 
 def test_an_unknown_keyword_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(
-        SettingError, match=r"no such setting; allowed: tracer_provider, meter_provider, scopes, .*open_range_s$"
+        SettingError,
+        match=r"no such setting; allowed: tracer_provider, meter_provider, scopes, .*open_range_s$",
     ):
         Settings.resolve({"chrome_tarce": "trace.json"}, {})
 
@@ -172,10 +214,15 @@ VARIABLE = "OTEL_RECFN_PYTHON_CALLS"
     [
         ("true", True),
         ("false", False),
-        ("include=my_app, my_lib;max_depth=20", PythonCalls(include=("my_app", "my_lib"), max_depth=20)),
+        (
+            "include=my_app, my_lib;max_depth=20",
+            PythonCalls(include=("my_app", "my_lib"), max_depth=20),
+        ),
         (
             "exclude=/opt/lib;min_duration_ns=1000;c_calls=no;call_sites=yes;",
-            PythonCalls(exclude=("/opt/lib",), min_duration_ns=1000, c_calls=False, call_sites=True),
+            PythonCalls(
+                exclude=("/opt/lib",), min_duration_ns=1000, c_calls=False, call_sites=True
+            ),
         ),
     ],
 )
@@ -184,7 +231,17 @@ def test_what_the_environment_says(text: str, meant: bool | PythonCalls) -> None
 
 
 @pytest.mark.parametrize(
-    "text", ["depth=3", "max_depth=many", "max_depth=0", "include=", "c_calls=perhaps", "call_sites=3", "yes=", "3"]
+    "text",
+    [
+        "depth=3",
+        "max_depth=many",
+        "max_depth=0",
+        "include=",
+        "c_calls=perhaps",
+        "call_sites=3",
+        "yes=",
+        "3",
+    ],
 )
 def test_what_the_environment_can_not_say(text: str) -> None:
     with pytest.raises(SettingError, match=rf"^{VARIABLE}=.*include=my_app,my_lib;max_depth=20$"):
@@ -198,7 +255,9 @@ def test_a_keyword_selects_these_calls() -> None:
 
 
 def test_together_captures_ask_for_what_one_of_them_asks_for() -> None:
-    first = PythonCalls(include=("a", "b"), exclude=("c", "d"), min_duration_ns=5, max_depth=3, c_calls=False)
+    first = PythonCalls(
+        include=("a", "b"), exclude=("c", "d"), min_duration_ns=5, max_depth=3, c_calls=False
+    )
     assert together([first, first]) == first
     assert together([first, PythonCalls(c_calls=False)]) == ALL_CALLS == together([])
     assert together([PythonCalls(call_sites=True), ALL_CALLS]) == PythonCalls(call_sites=True)

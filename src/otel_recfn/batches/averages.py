@@ -35,7 +35,9 @@ def nesting(rows: Batch) -> Nesting:
     if not len(child):
         return Nesting(child, child)
     order = np.argsort(rows.event_id)
-    place: Rows = order[np.minimum(np.searchsorted(rows.event_id, rows.parent[child], sorter=order), len(order) - 1)]
+    place: Rows = order[
+        np.minimum(np.searchsorted(rows.event_id, rows.parent[child], sorter=order), len(order) - 1)
+    ]
     found = rows.event_id[place] == rows.parent[child]
     return Nesting(child[found], place[found])
 
@@ -58,7 +60,12 @@ def direct_children(rows: Batch, nested: Nesting) -> Nesting:
     """The children that ran on their parent's thread, one after the other, and ended before it."""
     child, parent = nested
     synchronous, thread = _synchronous(rows), rows.event_id >> np.uint64(ORDINAL_BITS)
-    inside = synchronous[child] & synchronous[parent] & (thread[child] == thread[parent]) & (child < parent)
+    inside = (
+        synchronous[child]
+        & synchronous[parent]
+        & (thread[child] == thread[parent])
+        & (child < parent)
+    )
     return Nesting(child[inside], parent[inside])
 
 
@@ -191,7 +198,9 @@ class KeyAverages(Sequence[KeyAverage]):
         return f"KeyAverages({self._averages!r})"
 
 
-def key_averages(rows: Batch, *, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> KeyAverages:
+def key_averages(
+    rows: Batch, *, group_by_input_shape: bool = False, group_by_stack_n: int = 0
+) -> KeyAverages:
     """The averages of a batch's ranges in the order in which they first began: by name, and by input shapes and the innermost
     lines of stacks if asked for.
 
@@ -200,7 +209,14 @@ def key_averages(rows: Batch, *, group_by_input_shape: bool = False, group_by_st
     nested = nesting(rows)
     memory = allocated_bytes(rows, nested)
     own_memory = own_bytes(rows, nested, memory)
-    measures = (rows.end_ns - rows.start_ns, self_times(rows, nested), memory, own_memory, rows.flops, wait_times(rows))
+    measures = (
+        rows.end_ns - rows.start_ns,
+        self_times(rows, nested),
+        memory,
+        own_memory,
+        rows.flops,
+        wait_times(rows),
+    )
     ranges = np.flatnonzero(rows.kind == RowKind.RANGE)
     ranges = ranges[np.argsort(rows.start_ns[ranges], kind="stable")]
     keys = rows.name[ranges].astype(np.uint64)
@@ -209,7 +225,9 @@ def key_averages(rows: Batch, *, group_by_input_shape: bool = False, group_by_st
     stacks, stack = _innermost_lines(rows, ranges, group_by_stack_n)
     if group_by_stack_n:
         keys = np.unique(keys, return_inverse=True)[1].astype(np.uint64) << np.uint64(32) | stack
-    _, first, group, count = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    _, first, group, count = np.unique(
+        keys, return_index=True, return_inverse=True, return_counts=True
+    )
     sums = [np.zeros(len(first), np.int64) for _ in measures]
     for summed, measure in zip(sums, measures, strict=True):
         np.add.at(summed, group, measure[ranges])
@@ -217,7 +235,9 @@ def key_averages(rows: Batch, *, group_by_input_shape: bool = False, group_by_st
         [
             KeyAverage(
                 key=rows.names[rows.name[ranges[first[at]]]],
-                input_shapes=rows.names[rows.shapes[ranges[first[at]]]] if group_by_input_shape else "",
+                input_shapes=rows.names[rows.shapes[ranges[first[at]]]]
+                if group_by_input_shape
+                else "",
                 count=int(count[at]),
                 cpu_time_total=int(sums[0][at]) / 1000,
                 self_cpu_time_total=int(sums[1][at]) / 1000,
@@ -245,9 +265,17 @@ def _innermost_lines(rows: Batch, ranges: Rows, lines: int) -> tuple[list[str], 
 def _columns(averages: Sequence[KeyAverage], whole: float) -> list[TextColumn[KeyAverage]]:
     columns: list[TextColumn[KeyAverage]] = [
         TextColumn("Name", "key", lambda one: one.key),
-        TextColumn("Self CPU %", "self_cpu_time_total", lambda one: share_text(one.self_cpu_time_total, whole)),
-        TextColumn("Self CPU", "self_cpu_time_total", lambda one: time_text(one.self_cpu_time_total)),
-        TextColumn("CPU total %", "cpu_time_total", lambda one: share_text(one.cpu_time_total, whole)),
+        TextColumn(
+            "Self CPU %",
+            "self_cpu_time_total",
+            lambda one: share_text(one.self_cpu_time_total, whole),
+        ),
+        TextColumn(
+            "Self CPU", "self_cpu_time_total", lambda one: time_text(one.self_cpu_time_total)
+        ),
+        TextColumn(
+            "CPU total %", "cpu_time_total", lambda one: share_text(one.cpu_time_total, whole)
+        ),
         TextColumn("CPU total", "cpu_time_total", lambda one: time_text(one.cpu_time_total)),
         TextColumn("CPU time avg", "cpu_time", lambda one: time_text(one.cpu_time)),
         TextColumn("# of Calls", "count", lambda one: str(one.count)),
@@ -255,20 +283,35 @@ def _columns(averages: Sequence[KeyAverage], whole: float) -> list[TextColumn[Ke
     if any(waits_mostly(one) for one in averages):
         columns.append(TextColumn("Waited", "wait_time_total", wait_text))
     if any(one.cpu_memory_usage for one in averages):
-        columns.append(TextColumn("Memory", "cpu_memory_usage", lambda one: _memory(one.cpu_memory_usage)))
-        columns.append(TextColumn("Self Memory", "self_cpu_memory_usage", lambda one: _memory(one.self_cpu_memory_usage)))
+        columns.append(
+            TextColumn("Memory", "cpu_memory_usage", lambda one: _memory(one.cpu_memory_usage))
+        )
+        columns.append(
+            TextColumn(
+                "Self Memory",
+                "self_cpu_memory_usage",
+                lambda one: _memory(one.self_cpu_memory_usage),
+            )
+        )
     if any(one.flops for one in averages):
         columns.append(TextColumn("FLOPs", "flops", lambda one: f"{one.flops:,}"))
     if any(one.input_shapes for one in averages):
         columns.append(TextColumn("Input Shapes", "input_shapes", lambda one: one.input_shapes))
     if any(one.stack for one in averages):
-        columns.append(TextColumn("Source Location", "stack", lambda one: "\n".join(map(_ending, one.stack))))
+        columns.append(
+            TextColumn("Source Location", "stack", lambda one: "\n".join(map(_ending, one.stack)))
+        )
     return columns
 
 
 def waits_mostly(one: Any) -> bool:
     """Whether a column of waiting is of use because of these ranges."""
-    return wait_time_ns(int(1000 * one.cpu_time_total), int(1000 * (one.cpu_time_total - one.wait_time_total))) > 0
+    return (
+        wait_time_ns(
+            int(1000 * one.cpu_time_total), int(1000 * (one.cpu_time_total - one.wait_time_total))
+        )
+        > 0
+    )
 
 
 def wait_text(one: Any) -> str:
@@ -292,7 +335,9 @@ class TextColumn(Generic[T]):
     text: Callable[[T], str]
 
 
-def render(rows: Sequence[T], columns: Sequence[TextColumn[T]], sort_by: str | None, row_limit: int) -> str:
+def render(
+    rows: Sequence[T], columns: Sequence[TextColumn[T]], sort_by: str | None, row_limit: int
+) -> str:
     """Lines of equal length, the first column flush left, the others right.
 
     Raises:
@@ -301,7 +346,10 @@ def render(rows: Sequence[T], columns: Sequence[TextColumn[T]], sort_by: str | N
     chosen = _sorted(rows, columns, sort_by)
     if row_limit >= 0:
         chosen = chosen[:row_limit]
-    cells = [[column.title for column in columns], *chain.from_iterable([_lines_of(row, columns) for row in chosen])]
+    cells = [
+        [column.title for column in columns],
+        *chain.from_iterable([_lines_of(row, columns) for row in chosen]),
+    ]
     widths = [max(map(len, texts)) for texts in zip(*cells, strict=True)]
     lines = ["  ".join(_aligned(texts, widths)) for texts in cells]
     rule = "  ".join("-" * width for width in widths)
@@ -310,7 +358,12 @@ def render(rows: Sequence[T], columns: Sequence[TextColumn[T]], sort_by: str | N
 
 def _lines_of(row: T, columns: Sequence[TextColumn[T]]) -> list[tuple[str, ...]]:
     """The texts of a row, in several lines if one of them has several."""
-    return list(zip_longest(*[[_cut(line) for line in column.text(row).split("\n")] for column in columns], fillvalue=""))
+    return list(
+        zip_longest(
+            *[[_cut(line) for line in column.text(row).split("\n")] for column in columns],
+            fillvalue="",
+        )
+    )
 
 
 def share_text(part: float, whole: float) -> str:
@@ -331,7 +384,9 @@ def _sorted(rows: Sequence[T], columns: Sequence[TextColumn[T]], sort_by: str | 
         return list(rows)
     allowed = dict.fromkeys(column.attribute for column in columns)
     if sort_by not in allowed:
-        raise SettingError(f"sort_by={sort_by!r} is not a column here; allowed: {', '.join(allowed)}")
+        raise SettingError(
+            f"sort_by={sort_by!r} is not a column here; allowed: {', '.join(allowed)}"
+        )
     descending = not rows or not isinstance(getattr(rows[0], sort_by), str)
     return sorted(rows, key=lambda row: getattr(row, sort_by), reverse=descending)
 

@@ -10,7 +10,14 @@ from typing import NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.averages import TextColumn, render, share_text, time_text, wait_text, waits_mostly
+from otel_recfn.batches.averages import (
+    TextColumn,
+    render,
+    share_text,
+    time_text,
+    wait_text,
+    waits_mostly,
+)
 from otel_recfn.batches.number_sets import Places, places_in
 
 Amounts = NDArray[np.int64]
@@ -108,7 +115,11 @@ class PathSums:
 
 
 def sums_of_ranges(
-    path: Places, paths: int, ranges: Ranges, durations: Amounts | None = None, counted: NDArray[np.bool_] | None = None
+    path: Places,
+    paths: int,
+    ranges: Ranges,
+    durations: Amounts | None = None,
+    counted: NDArray[np.bool_] | None = None,
 ) -> PathSums:
     """The sums of ranges by path, maybe with other ``durations`` than theirs.
 
@@ -120,11 +131,23 @@ def sums_of_ranges(
     if counted is not None:
         path, durations, wait_ns = path[counted], durations[counted], wait_ns[counted]
     np.add.at(waited, path, wait_ns)
-    total, shortest, longest = np.zeros(paths, np.int64), np.full(paths, NO_TIME, np.int64), np.zeros(paths, np.int64)
+    total, shortest, longest = (
+        np.zeros(paths, np.int64),
+        np.full(paths, NO_TIME, np.int64),
+        np.zeros(paths, np.int64),
+    )
     np.add.at(total, path, durations)
     np.minimum.at(shortest, path, durations)
     np.maximum.at(longest, path, durations)
-    return PathSums(np.bincount(path, minlength=paths), total, own, shortest, longest, waited, np.zeros(paths, np.int64))
+    return PathSums(
+        np.bincount(path, minlength=paths),
+        total,
+        own,
+        shortest,
+        longest,
+        waited,
+        np.zeros(paths, np.int64),
+    )
 
 
 @dataclass(frozen=True)
@@ -159,7 +182,9 @@ class CallPath:
     @property
     def cpu_time(self) -> float:
         """The average time of a range, in microseconds; of a module, that of a call."""
-        return (self.cpu_time_total - self.backward_cpu_time_total) / self.count if self.count else 0.0
+        return (
+            (self.cpu_time_total - self.backward_cpu_time_total) / self.count if self.count else 0.0
+        )
 
 
 class CallTree(Sequence[CallPath]):
@@ -195,8 +220,19 @@ class CallTree(Sequence[CallPath]):
         sums = self._sums
         count, total, own = int(sums.count[path]), int(sums.total_ns[path]), int(sums.self_ns[path])
         shortest = int(sums.shortest_ns[path]) if count else 0
-        longest, waited, backward = int(sums.longest_ns[path]), int(sums.wait_ns[path]), int(sums.backward_ns[path])
-        times = (total / 1000, own / 1000, shortest / 1000, longest / 1000, waited / 1000, backward / 1000)
+        longest, waited, backward = (
+            int(sums.longest_ns[path]),
+            int(sums.wait_ns[path]),
+            int(sums.backward_ns[path]),
+        )
+        times = (
+            total / 1000,
+            own / 1000,
+            shortest / 1000,
+            longest / 1000,
+            waited / 1000,
+            backward / 1000,
+        )
         return CallPath(self._paths[path], count, *times)
 
     @overload
@@ -234,7 +270,9 @@ class CallTree(Sequence[CallPath]):
     def shown(self, row_limit: int, max_depth: int | None = None) -> list[CallPath]:
         """The paths that a table of so many rows shows, in the tree's order."""
         by_time = np.argsort(-self._sums.total_ns, kind="stable").tolist()
-        candidates = [path for path in by_time if max_depth is None or len(self._paths[path]) <= max_depth]
+        candidates = [
+            path for path in by_time if max_depth is None or len(self._paths[path]) <= max_depth
+        ]
         shown = longest_paths(self._above, candidates, row_limit if row_limit >= 0 else len(self))
         return [self._entry(path) for path in self._order if path in shown]
 
@@ -244,15 +282,27 @@ class CallTree(Sequence[CallPath]):
 
 def _columns(whole: float, with_backward: bool, with_waiting: bool) -> list[TextColumn[CallPath]]:
     waiting = TextColumn[CallPath]("Waited", "wait_time_total", wait_text)
-    backward = TextColumn[CallPath]("Backward", "backward_cpu_time_total", lambda one: time_text(one.backward_cpu_time_total))
+    backward = TextColumn[CallPath](
+        "Backward", "backward_cpu_time_total", lambda one: time_text(one.backward_cpu_time_total)
+    )
     return [
         TextColumn("Name", "name", lambda one: "  " * (len(one.path) - 1) + one.name),
-        TextColumn("CPU total %", "cpu_time_total", lambda one: share_text(one.cpu_time_total, whole)),
+        TextColumn(
+            "CPU total %", "cpu_time_total", lambda one: share_text(one.cpu_time_total, whole)
+        ),
         TextColumn("CPU total", "cpu_time_total", lambda one: time_text(one.cpu_time_total)),
-        TextColumn("Self CPU", "self_cpu_time_total", lambda one: time_text(one.self_cpu_time_total)),
+        TextColumn(
+            "Self CPU", "self_cpu_time_total", lambda one: time_text(one.self_cpu_time_total)
+        ),
         *([waiting] if with_waiting else []),
         *([backward] if with_backward else []),
         TextColumn("# of Calls", "count", lambda one: str(one.count or "")),
-        TextColumn("CPU time avg", "cpu_time", lambda one: time_text(one.cpu_time) if one.count else ""),
-        TextColumn("CPU time max", "cpu_time_max", lambda one: time_text(one.cpu_time_max) if one.count else ""),
+        TextColumn(
+            "CPU time avg", "cpu_time", lambda one: time_text(one.cpu_time) if one.count else ""
+        ),
+        TextColumn(
+            "CPU time max",
+            "cpu_time_max",
+            lambda one: time_text(one.cpu_time_max) if one.count else "",
+        ),
     ]

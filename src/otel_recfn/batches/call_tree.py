@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from otel_recfn import _native
 from otel_recfn.batches.averages import Nesting, nesting, self_times, wait_times
-from otel_recfn.batches.call_paths import Amounts, CallTree, PathSums, Ranges, call_paths, sums_of_ranges
+from otel_recfn.batches.call_paths import (
+    Amounts,
+    CallTree,
+    PathSums,
+    Ranges,
+    call_paths,
+    sums_of_ranges,
+)
 from otel_recfn.batches.forward_links import NODES_PREFIX, find_links
 from otel_recfn.batches.number_sets import Places
 from otel_recfn.errors import SettingError
@@ -52,7 +59,9 @@ def tree_of_rows(batch: Batch, by: By = "name") -> CallTree:
         SettingError: another word.
     """
     if by not in get_args(By):
-        raise SettingError(f"by={by!r} is no way to group a tree; allowed: {', '.join(get_args(By))}")
+        raise SettingError(
+            f"by={by!r} is no way to group a tree; allowed: {', '.join(get_args(By))}"
+        )
     ranges = ranges_of(batch, nesting(batch))
     if by == "module":
         return _by_module(batch, ranges)
@@ -65,7 +74,11 @@ def ranges_of(batch: Batch, nested: Nesting) -> Ranges:
     place, above = np.full(len(batch), -1, np.int64), np.full(len(batch), -1, np.int64)
     place[rows] = np.arange(len(rows))
     above[nested.child] = place[nested.parent]
-    times = (np.maximum(batch.end_ns - batch.start_ns, 0), self_times(batch, nested), wait_times(batch))
+    times = (
+        np.maximum(batch.end_ns - batch.start_ns, 0),
+        self_times(batch, nested),
+        wait_times(batch),
+    )
     return Ranges(rows, above[rows], *[each[rows] for each in times])
 
 
@@ -78,9 +91,13 @@ def _by_name(batch: Batch, ranges: Ranges) -> CallTree:
 def _by_thread(batch: Batch, ranges: Ranges) -> CallTree:
     thread = batch.thread[ranges.rows].astype(np.int64)
     threads, member = np.unique(thread, return_inverse=True)
-    in_thread = (ranges.above >= 0) & (thread == thread[ranges.above]) if len(thread) else thread != 0
+    in_thread = (
+        (ranges.above >= 0) & (thread == thread[ranges.above]) if len(thread) else thread != 0
+    )
     above = np.where(in_thread, ranges.above, len(thread) + member)  # threads follow the ranges
-    labels = np.append(batch.name[ranges.rows].astype(np.int64), len(batch.names) + np.arange(len(threads)))
+    labels = np.append(
+        batch.name[ranges.rows].astype(np.int64), len(batch.names) + np.arange(len(threads))
+    )
     paths = call_paths(np.append(above, np.full(len(threads), -1)), labels)
     sums = sums_of_ranges(paths.of_row[: len(thread)], len(paths.above), ranges)
     outermost = np.flatnonzero((paths.above >= 0) & (np.take(paths.above, paths.above) < 0))
@@ -108,7 +125,9 @@ def _by_module(batch: Batch, ranges: Ranges) -> CallTree:
     durations = np.where(outside, ranges.self_ns, ranges.durations)
     sums = sums_of_ranges(path, len(paths.above), ranges, durations, is_line | outside)
     backward = np.where(itself != taken_by, ranges.self_ns, 0)
-    return CallTree(paths.above, paths.label, names, _of_whole_paths(sums, path, paths.above, backward))
+    return CallTree(
+        paths.above, paths.label, names, _of_whole_paths(sums, path, paths.above, backward)
+    )
 
 
 def _labels(batch: Batch, rows: Places) -> tuple[list[str], Places, Mask]:
@@ -117,12 +136,18 @@ def _labels(batch: Batch, rows: Places) -> tuple[list[str], Places, Mask]:
     A call has the name of its path in the model, or of its class if it is outermost.
     """
     own = [_own_line(name) for name in batch.names]
-    is_line = np.array([bool(line) for line in own], np.bool_)[batch.name[rows]] | (batch.source[rows] == EventSource.MODULE)
+    is_line = np.array([bool(line) for line in own], np.bool_)[batch.name[rows]] | (
+        batch.source[rows] == EventSource.MODULE
+    )
     prefix = SOURCES[EventSource.MODULE].call_prefix or ""
     numbers, label = {OUTSIDE: 0}, np.zeros(len(rows), np.int64)
     for place in np.flatnonzero(is_line).tolist():
         name = int(batch.name[rows[place]])
-        text = own[name] or batch.names[batch.module[rows[place]]] or batch.names[name].removeprefix(prefix)
+        text = (
+            own[name]
+            or batch.names[batch.module[rows[place]]]
+            or batch.names[name].removeprefix(prefix)
+        )
         label[place] = numbers.setdefault(text, len(numbers))
     return list(numbers), label, is_line
 
@@ -141,7 +166,9 @@ def _forward_ranges(batch: Batch, ranges: Ranges) -> Places:
     order = np.argsort(ids)
     node = np.searchsorted(ranges.rows, links.row)
     forward[node] = order[np.searchsorted(ids, links.event_id, sorter=order)]
-    is_around = np.array([name.startswith(NODES_PREFIX) for name in batch.names], np.bool_)[batch.name[ranges.rows]]
+    is_around = np.array([name.startswith(NODES_PREFIX) for name in batch.names], np.bool_)[
+        batch.name[ranges.rows]
+    ]
     above = ranges.above[node]
     inner = node[(above >= 0) & is_around[above]]
     forward[ranges.above[inner]] = forward[inner]
@@ -171,7 +198,9 @@ def _followed(itself: Places, forward: Places, is_node: Mask) -> Places:
     return found
 
 
-def _calls_around(batch: Batch, rows: Places, near: Places, taken_by: Places, is_node: Mask, label: Places) -> Places:
+def _calls_around(
+    batch: Batch, rows: Places, near: Places, taken_by: Places, is_node: Mask, label: Places
+) -> Places:
     """The call or line around each call, as the tree shows it; -1 for the outermost.
 
     A call that a backward pass repeats (a checkpoint's forward) is shown at the place and by the name of the first one:

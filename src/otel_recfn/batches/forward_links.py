@@ -24,7 +24,11 @@ NodeNumbers = dict[int, tuple[int, int]]
 def with_node_numbers(batch: Batch, waiting: NodeNumbers) -> Batch:
     """The batch with sequence numbers on ``evaluate_function`` ranges, as in torch.profiler's traces. PyTorch gives them to the
     nodes inside, which wait for the range around them."""
-    is_node = (batch.scope == RecordScope.BACKWARD_FUNCTION) & (batch.sequence_nr != -1) & (batch.parent != 0)
+    is_node = (
+        (batch.scope == RecordScope.BACKWARD_FUNCTION)
+        & (batch.sequence_nr != -1)
+        & (batch.parent != 0)
+    )
     nodes = np.flatnonzero(is_node)
     columns = (batch.parent[nodes], batch.sequence_nr[nodes], batch.forward_thread_id[nodes])
     for parent, number, thread in zip(*[column.tolist() for column in columns], strict=True):
@@ -68,4 +72,6 @@ def find_links(ranges: _native.ForwardRanges, batch: Batch, numbers: NDArray[np.
     """
     thread_ids = np.array([track.thread_id for track in batch.tracks], np.uint64)
     columns: tuple[Any, ...] = ranges.link(batch, thread_ids, numbers)
-    return Links(*[np.frombuffer(column, kind) for column, kind in zip(columns, _KINDS, strict=True)])
+    return Links(
+        *[np.frombuffer(column, kind) for column, kind in zip(columns, _KINDS, strict=True)]
+    )

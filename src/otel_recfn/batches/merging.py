@@ -22,9 +22,13 @@ MOST_BATCHES = 32
 """The batches that are held apart; more are merged, since each is searched when a unit is decided."""
 
 _TABLES = (
-    dict.fromkeys(TEXT_COLUMNS, "names") | dict.fromkeys(TRACK_COLUMNS, "tracks") | dict.fromkeys(CONTEXT_COLUMNS, "contexts")
+    dict.fromkeys(TEXT_COLUMNS, "names")
+    | dict.fromkeys(TRACK_COLUMNS, "tracks")
+    | dict.fromkeys(CONTEXT_COLUMNS, "contexts")
 )
-_SHARED: dict[str, Any] = {one.name: empty_column(one.dtype, 0, one.empty).base for one in COLUMNS if one.seldom}
+_SHARED: dict[str, Any] = {
+    one.name: empty_column(one.dtype, 0, one.empty).base for one in COLUMNS if one.seldom
+}
 _GATHERED = tuple([(one.name, _SHARED.get(one.name), _TABLES.get(one.name)) for one in COLUMNS])
 """Each column's name, what stands for it in batches that have nothing there, and the table that it indexes."""
 
@@ -99,7 +103,11 @@ def _with_each_value_once(batch: Batch) -> Batch:
             if key not in entries or (isinstance(value, Track) and value.name):
                 entries[key] = value
         changed[table] = list(entries.values())
-        changed |= {name: np.take(places, getattr(batch, name)) for name in columns if getattr(batch, name).any()}
+        changed |= {
+            name: np.take(places, getattr(batch, name))
+            for name in columns
+            if getattr(batch, name).any()
+        }
     return batch.take(slice(None), **changed)
 
 
@@ -134,8 +142,14 @@ class WaitingRows:
     def _make_room(self) -> None:
         """Drop the rows that aren't needed."""
         kept = self._kept()
-        ends = np.searchsorted(kept, [*[held.number[0] for held in self._held], self._numbers]).tolist()
-        self._held = [held for held, first, end in zip(self._held, ends[:-1], ends[1:], strict=True) if first < end]
+        ends = np.searchsorted(
+            kept, [*[held.number[0] for held in self._held], self._numbers]
+        ).tolist()
+        self._held = [
+            held
+            for held, first, end in zip(self._held, ends[:-1], ends[1:], strict=True)
+            if first < end
+        ]
         rows = sum(len(held.batch) for held in self._held)
         if rows > ROWS_TO_SPARE or len(self._held) > MOST_BATCHES // 2:
             kept = kept[: ends[-1]]

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from otel_recfn.batches.averages import allocated_bytes, direct_children, nesting, own_bytes, self_times
+from otel_recfn.batches.averages import (
+    allocated_bytes,
+    direct_children,
+    nesting,
+    own_bytes,
+    self_times,
+)
 from otel_recfn.batches.forward_links import with_node_numbers
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import OVERLAPPING, RecordScope
@@ -54,7 +60,9 @@ class ProfiledEvent(Event):
     @property
     def time_range(self) -> Interval:
         """The time from begin to end."""
-        return Interval((self.start_ns - self.first_ns) / 1000, (self.end_ns - self.first_ns) / 1000)
+        return Interval(
+            (self.start_ns - self.first_ns) / 1000, (self.end_ns - self.first_ns) / 1000
+        )
 
     @property
     def cpu_time_total(self) -> float:
@@ -78,7 +86,12 @@ class ProfiledEvent(Event):
             shapes = json.loads(self.shapes or "[]")
         except ValueError:  # a text that was too long to keep
             shapes = ()
-        return [[] if isinstance(shape, list) and any(isinstance(size, list) for size in shape) else shape for shape in shapes]
+        return [
+            []
+            if isinstance(shape, list) and any(isinstance(size, list) for size in shape)
+            else shape
+            for shape in shapes
+        ]
 
     @property
     def is_async(self) -> bool:
@@ -104,10 +117,20 @@ def profiled_events(rows: Batch) -> list[ProfiledEvent]:
     own = (self_times(rows, nested), memory, own_bytes(rows, nested, memory))
     first = int(rows.start_ns.min()) if len(rows) else 0
     found = [
-        ProfiledEvent(**columns, self_ns=self_ns, first_ns=first, cpu_memory_usage=nbytes, self_cpu_memory_usage=own_nbytes)
-        for columns, self_ns, nbytes, own_nbytes in zip(rows.rows(), *[column.tolist() for column in own], strict=True)
+        ProfiledEvent(
+            **columns,
+            self_ns=self_ns,
+            first_ns=first,
+            cpu_memory_usage=nbytes,
+            self_cpu_memory_usage=own_nbytes,
+        )
+        for columns, self_ns, nbytes, own_nbytes in zip(
+            rows.rows(), *[column.tolist() for column in own], strict=True
+        )
     ]
-    for child, parent in zip(*[column.tolist() for column in direct_children(rows, nested)], strict=True):
+    for child, parent in zip(
+        *[column.tolist() for column in direct_children(rows, nested)], strict=True
+    ):
         object.__setattr__(found[child], "cpu_parent", found[parent])
     found.sort(key=attrgetter("start_ns", "event_id"))
     for event in found:

@@ -39,7 +39,9 @@ Rows = NDArray[np.int64]
 Columns = tuple[Ids, ...]
 """Columns of equal length."""
 
-RECORD_FUNCTIONS = frozenset({EventSource.TORCH, EventSource.RECORD_FUNCTION, EventSource.STEP, EventSource.COMPILATION})
+RECORD_FUNCTIONS = frozenset(
+    {EventSource.TORCH, EventSource.RECORD_FUNCTION, EventSource.STEP, EventSource.COMPILATION}
+)
 """The sources that every capture asks for: PyTorch's ranges, Python's, the steps that the program marks, and compilations."""
 SOURCES_OF_CALLS = tuple(source for source, traits in SOURCES.items() if traits.call_prefix)
 """The sources of which some rows are calls of Python code, as their names show."""
@@ -66,12 +68,18 @@ class Selected:
 
     def takes(self, scope: int, source: int) -> bool:
         """Whether ranges of that scope and source are asked for."""
-        return source in self.sources and (source in SOURCES_WITHOUT_SCOPES or bool(self.scopes >> scope & 1))
+        return source in self.sources and (
+            source in SOURCES_WITHOUT_SCOPES or bool(self.scopes >> scope & 1)
+        )
 
     @property
     def is_all_that_is_recorded(self) -> bool:
         """Whether a batch that is recorded for this alone needs no view."""
-        return self.profiler is None and EventSource.RECORD_FUNCTION in self.sources and not self.leaves_out_short_calls
+        return (
+            self.profiler is None
+            and EventSource.RECORD_FUNCTION in self.sources
+            and not self.leaves_out_short_calls
+        )
 
     @property
     def leaves_out_short_calls(self) -> bool:
@@ -93,7 +101,9 @@ def traced_calls(batch: Batch) -> Mask:
 def announced(batch: Batch, rows: Rows) -> OpenedColumns:
     """``Batch.opened`` of these rows, which are top-level ranges, in the order of their begins."""
     rows = rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))]
-    return OpenedColumns({name: getattr(batch, name)[rows] for name in ANNOUNCED_COLUMNS}, batch.names)
+    return OpenedColumns(
+        {name: getattr(batch, name)[rows] for name in ANNOUNCED_COLUMNS}, batch.names
+    )
 
 
 class Selection:
@@ -101,7 +111,9 @@ class Selection:
 
     def __init__(self, selected: Selected) -> None:
         self._selected = selected
-        takes = [[selected.takes(scope, source) for scope in range(NUM_SCOPES)] for source in EventSource]
+        takes = [
+            [selected.takes(scope, source) for scope in range(NUM_SCOPES)] for source in EventSource
+        ]
         self._takes: Mask = np.array(takes, np.bool_)
         self._earlier: Ids = np.zeros(0, np.uint64)
         """Ranges that were open when the capture began."""
@@ -123,7 +135,9 @@ class Selection:
 
     def has_begun_before(self, serial: int, event_id: int) -> bool:
         """Whether the capture, which joined others, had begun before that range, which is open."""
-        return serial > self._since_serial and not bool((self._earlier == np.uint64(event_id)).any())
+        return serial > self._since_serial and not bool(
+            (self._earlier == np.uint64(event_id)).any()
+        )
 
     def go_on_after(self, batch: Batch) -> None:
         """Note that the capture was alone up to this batch, and that it gets views from the next one on."""
@@ -158,10 +172,16 @@ class Selection:
         wanted = self._selected
         in_scope = np.take(self._takes, batch.source.astype(np.intp) * NUM_SCOPES + batch.scope)
         if EventSource.PYTHON_CALL in wanted.sources and EventSource.MODULE not in wanted.sources:
-            in_scope |= traced_calls(batch)  # a module's call has one range, even if another capture asked for it
+            in_scope |= traced_calls(
+                batch
+            )  # a module's call has one range, even if another capture asked for it
         own_run = batch.profiler == (wanted.profiler or 0)
         memory = bool(wanted.extras & Extra.MEMORY)
-        seen = np.where(batch.kind == RowKind.MARK, own_run, np.where(batch.kind == RowKind.MEMORY, memory, in_scope))
+        seen = np.where(
+            batch.kind == RowKind.MARK,
+            own_run,
+            np.where(batch.kind == RowKind.MEMORY, memory, in_scope),
+        )
         if wanted.profiler is not None:
             seen &= own_run
         if wanted.leaves_out_short_calls:
@@ -181,7 +201,10 @@ class Selection:
         return announced(batch, rows)
 
     def _is_unwanted(self, column: Column[Any, Any]) -> bool:
-        if column.name in ("caller", "call_site") and EventSource.PYTHON_CALL not in self._selected.sources:
+        if (
+            column.name in ("caller", "call_site")
+            and EventSource.PYTHON_CALL not in self._selected.sources
+        ):
             return True
         if column.name == "call_site" and not self._selected.calls.call_sites:
             return True
@@ -207,7 +230,9 @@ class Ancestry:
 
     def note_all(self, batch: Batch) -> None:
         """Note a batch with copies of the open ranges, all of which the capture has seen."""
-        self._remember((batch.event_id, batch.event_id, batch.root), (batch.parent, batch.parent, batch.root))
+        self._remember(
+            (batch.event_id, batch.event_id, batch.root), (batch.parent, batch.parent, batch.root)
+        )
 
     def around(self, batch: Batch, seen: Mask) -> VisibleAncestors:
         """The ranges that the capture sees around rows of a batch, drained with the open ranges, of which it sees ``seen``."""
@@ -220,9 +245,15 @@ class Ancestry:
         parent[rows], root = nearest, event_id.copy()
         root[rows] = np.where(nearest != 0, above, event_id[rows])
         root = _roots(event_id, parent, root, nested=(parent != 0) & ~outside)
-        ended, is_open = np.flatnonzero(batch.kind[: batch.closed] == RowKind.RANGE), rows >= batch.closed
+        ended, is_open = (
+            np.flatnonzero(batch.kind[: batch.closed] == RowKind.RANGE),
+            rows >= batch.closed,
+        )
         shown = np.where(seen, event_id, parent)
-        self._remember((event_id[ended], shown[ended], root[ended]), (wanted[is_open], nearest[is_open], above[is_open]))
+        self._remember(
+            (event_id[ended], shown[ended], root[ended]),
+            (wanted[is_open], nearest[is_open], above[is_open]),
+        )
         return VisibleAncestors(parent, root)
 
     def _remember(self, *columns: Columns) -> None:
@@ -237,7 +268,9 @@ class Ancestry:
             return np.zeros_like(wanted), np.zeros_like(wanted)
         place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
         known = ids[place] == wanted
-        return np.where(known, nearest[place], np.uint64(0)), np.where(known, root[place], np.uint64(0))
+        return np.where(known, nearest[place], np.uint64(0)), np.where(
+            known, root[place], np.uint64(0)
+        )
 
 
 def _roots(event_id: Ids, parent: Ids, root: Ids, nested: Mask) -> Ids:

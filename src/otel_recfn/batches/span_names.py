@@ -34,7 +34,11 @@ def class_of(name: str) -> str:
 
 def called(path: str, kind: str) -> str:
     """The name of a module call of that path and class. Numbers alone, as in an ``nn.Sequential``, say nothing."""
-    return path if any(part and part != "*" and not part.isdigit() for part in path.split(".")) else kind
+    return (
+        path
+        if any(part and part != "*" and not part.isdigit() for part in path.split("."))
+        else kind
+    )
 
 
 class NumberedNames:
@@ -82,13 +86,22 @@ def shown_name(name: str, *, torch_names: bool) -> str:
     return name if torch_names else phase_name(name.removeprefix(PREFIX))
 
 
-def with_span_names(batch: Batch, rows: NDArray[np.int64], *, torch_names: bool, prefills: Container[int] = ()) -> Batch:
+def with_span_names(
+    batch: Batch, rows: NDArray[np.int64], *, torch_names: bool, prefills: Container[int] = ()
+) -> Batch:
     """The batch with the names that spans have in these rows, and with the classes of module calls.
 
     ``rows`` are module calls and phases of compilations, ``prefills`` those of them that are the first calls of generations.
     """
     names, texts = list(batch.names), dict[tuple[int, int, bool], tuple[str, str]]()
-    calls = list(zip(batch.name[rows].tolist(), batch.module[rows].tolist(), map(prefills.__contains__, rows), strict=True))
+    calls = list(
+        zip(
+            batch.name[rows].tolist(),
+            batch.module[rows].tolist(),
+            map(prefills.__contains__, rows),
+            strict=True,
+        )
+    )
     for name, path, is_prefill in set(calls):
         kind = class_of(names[name])  # a phase and what is around a call that decodes have none
         shown = called(names[path], kind) if kind else phase_name(names[name])

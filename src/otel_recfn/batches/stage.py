@@ -65,7 +65,18 @@ _IN_BATCH = _rows(
     **_ABOVE,
     root=np.uint64,
     **dict.fromkeys(
-        ("context", "begun", "rows", "first_ns", "last_ns", "outermost", "failed", "top_ns", "top_cpu_ns"), np.int64
+        (
+            "context",
+            "begun",
+            "rows",
+            "first_ns",
+            "last_ns",
+            "outermost",
+            "failed",
+            "top_ns",
+            "top_cpu_ns",
+        ),
+        np.int64,
     ),
 )
 _TO_DECIDE = _rows(
@@ -75,12 +86,21 @@ _TO_DECIDE = _rows(
     tells_itself=np.bool_,
 )
 _LINK = _rows(span_id=np.uint64, trace=np.uint32)
-_KEPT = _rows(parent=np.uint64, link=_LINK, **dict.fromkeys(("row", "start_ns", "end_ns"), np.int64), unit=np.uint32)
-_SUMS = _rows(**dict.fromkeys(("unit", "span", "of_unit", "ranges", "duration_ns", "top_end"), np.int64))
+_KEPT = _rows(
+    parent=np.uint64,
+    link=_LINK,
+    **dict.fromkeys(("row", "start_ns", "end_ns"), np.int64),
+    unit=np.uint32,
+)
+_SUMS = _rows(
+    **dict.fromkeys(("unit", "span", "of_unit", "ranges", "duration_ns", "top_end"), np.int64)
+)
 _TOP = _rows(count=np.int64, self_ns=np.int64, name=np.uint32)
 _SUMMARY = _rows(
     **dict.fromkeys(("span_id", "parent_id", "first_id"), np.uint64),
-    **dict.fromkeys(("count", "total_ns", "shortest_ns", "longest_ns", "start_ns", "end_ns"), np.int64),
+    **dict.fromkeys(
+        ("count", "total_ns", "shortest_ns", "longest_ns", "start_ns", "end_ns"), np.int64
+    ),
     **dict.fromkeys(("cpu_time_ns", "row"), np.int64),
     **dict.fromkeys(("unit", "name", "module"), np.uint32),
 )
@@ -102,7 +122,12 @@ class Fate(IntEnum):
     """A span in a trace that we start, if there is one, because no span was current. This is the largest value."""
 
 
-_WITHOUT, _ROOTLESS, _IN_SPAN, _UNSAMPLED = Fate.SUPPRESSED, Fate.ROOTLESS, Fate.IN_SPAN, Fate.UNSAMPLED
+_WITHOUT, _ROOTLESS, _IN_SPAN, _UNSAMPLED = (
+    Fate.SUPPRESSED,
+    Fate.ROOTLESS,
+    Fate.IN_SPAN,
+    Fate.UNSAMPLED,
+)
 
 
 class SpanPlan(NamedTuple):
@@ -127,12 +152,16 @@ class SpanPlan(NamedTuple):
         """The same plan with the names of its spans, and the classes of module calls. ``further`` are attributes, by row."""
         batch, rows = self.batch, self.row
         source, scope = batch.source[rows], batch.scope[rows]
-        phases = (source == EventSource.COMPILATION) | (source == EventSource.TORCH) & (scope == RecordScope.USER_SCOPE)
+        phases = (source == EventSource.COMPILATION) | (source == EventSource.TORCH) & (
+            scope == RecordScope.USER_SCOPE
+        )
         rows = rows[(source == EventSource.MODULE) | phases]
         if not len(rows):
             return self
         prefills = [row for row, told in further.items() if PHASE in told]
-        return self._replace(batch=with_span_names(batch, rows, torch_names=self.torch_names, prefills=prefills))
+        return self._replace(
+            batch=with_span_names(batch, rows, torch_names=self.torch_names, prefills=prefills)
+        )
 
     @property
     def span_id(self) -> Ids:
@@ -147,7 +176,9 @@ class SpanPlan(NamedTuple):
         above_id = np.array([span.span_id for span in self.spans_above], np.uint64)
         return np.where(self.parent == 0, np.take(above_id, self.above), span_ids(self.parent))
 
-    def nbytes(self, texts: Iterable[str], beside: Sequence[NDArray[Any]] = (), single: Batch = NOTHING) -> int:
+    def nbytes(
+        self, texts: Iterable[str], beside: Sequence[NDArray[Any]] = (), single: Batch = NOTHING
+    ) -> int:
         """The approximate bytes that it takes, with these texts, and columns and rows beside its own."""
         nbytes, columns = sum(map(len, texts)), [*beside]
         if len(self.batch):
@@ -156,7 +187,9 @@ class SpanPlan(NamedTuple):
             nbytes += OBJECTS_BYTES
         for batch in (self.batch, single):
             if len(batch):
-                columns += [getattr(batch, column.name) for column in COLUMNS if not batch.is_empty(column)]
+                columns += [
+                    getattr(batch, column.name) for column in COLUMNS if not batch.is_empty(column)
+                ]
         return nbytes + sum([COLUMN_BYTES + column.nbytes for column in columns])
 
     def part(self, which: slice | Places) -> SpanPlan:
@@ -167,7 +200,9 @@ class SpanPlan(NamedTuple):
 
 def fate_of(context: SpanContextRef) -> Fate:
     """The fate of ranges in a context."""
-    flags = int(context.flags)  # an operation on an IntFlag, or finding a member, costs as much as 20 rows
+    flags = int(
+        context.flags
+    )  # an operation on an IntFlag, or finding a member, costs as much as 20 rows
     if flags & _SUPPRESSED:
         return _WITHOUT
     if context.trace_id == 0:
@@ -263,7 +298,9 @@ class Stage:
         most_waiting: the number of rows of a unit, at least one, that wait before they are compared.
     """
 
-    def __init__(self, budget: int, most_waiting: int = MOST_WAITING, *, torch_names: bool = False) -> None:
+    def __init__(
+        self, budget: int, most_waiting: int = MOST_WAITING, *, torch_names: bool = False
+    ) -> None:
         self._stage, self._torch_names = _native.Stage(budget, most_waiting), torch_names
         self.waiting = WaitingRows(self._kept)
         """The rows that are held because they may be kept."""
@@ -274,7 +311,9 @@ class Stage:
 
         ``roots``: the root span of ours above outermost ranges without a span around them, where that trace is recorded.
         """
-        fates, units, row, *_ = self._stage.add(self._given(batch, roots, folds=True), current_key())
+        fates, units, row, *_ = self._stage.add(
+            self._given(batch, roots, folds=True), current_key()
+        )
         rows = np.frombuffer(row, np.int64)
         self.waiting.add(batch, rows)
         return _added(batch, roots, fates, units, len(rows))
@@ -282,16 +321,24 @@ class Stage:
     def plan(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[SpanPlan, Added]:
         """Plan a batch in which each row becomes a span of its own and nothing waits."""
         raw = self._stage.add(self._given(batch, roots, folds=False), current_key())
-        row, parent, unit = np.frombuffer(raw[2], np.int64), np.frombuffer(raw[3], np.uint64), np.frombuffer(raw[4], np.int64)
+        row, parent, unit = (
+            np.frombuffer(raw[2], np.int64),
+            np.frombuffer(raw[3], np.uint64),
+            np.frombuffer(raw[4], np.int64),
+        )
         links, traces = np.frombuffer(raw[5], _LINK), np.frombuffer(raw[6], _TRACE)
         added = _added(batch, roots, raw[0], raw[1], len(row))
-        return self._plan(batch, row, parent, unit, [one.above for one in added.units], links, traces), added
+        return self._plan(
+            batch, row, parent, unit, [one.above for one in added.units], links, traces
+        ), added
 
     def decide(self, units: Sequence[UnitToDecide], rows: int) -> Decided:
         """Decide units, each once, and forget the rows of those that don't go on. ``rows`` is how many they have together."""
         given = np.array([(*_above(one.above), *one[1:]) for one in units], _TO_DECIDE)
         raw = self._stage.decide(given, current_key(), rows > MANY_ROWS)
-        kept, sums, top, summaries = [np.frombuffer(raw[at], kind) for at, kind in enumerate((_KEPT, _SUMS, _TOP, _SUMMARY))]
+        kept, sums, top, summaries = [
+            np.frombuffer(raw[at], kind) for at, kind in enumerate((_KEPT, _SUMS, _TOP, _SUMMARY))
+        ]
         # A backward node is as long as the range around it.
         times = {name: np.ascontiguousarray(kept[name]) for name in ("start_ns", "end_ns")}
         batch, parent = self.waiting.take(kept["row"], **times), kept["parent"]
@@ -299,8 +346,20 @@ class Stage:
         if any(one.goes_on for one in units):
             parent = self._with_open_roots(parent, batch)
         above, traces = [one.above for one in units], np.frombuffer(raw[4], _TRACE)
-        plan = self._plan(batch, np.arange(len(kept)), parent, kept["unit"].astype(np.int64), above, kept["link"], traces)
-        used = {number for column in (summaries["name"], summaries["module"], top["name"]) for number in column.tolist()}
+        plan = self._plan(
+            batch,
+            np.arange(len(kept)),
+            parent,
+            kept["unit"].astype(np.int64),
+            above,
+            kept["link"],
+            traces,
+        )
+        used = {
+            number
+            for column in (summaries["name"], summaries["module"], top["name"])
+            for number in column.tolist()
+        }
         names = {number: self._names.values[number] for number in used}
         return Decided(plan, sums, top, summaries, names, single, {})
 
@@ -314,16 +373,32 @@ class Stage:
         links: Table,
         traces: Table,
     ) -> SpanPlan:
-        linked_id, linked_above, spans = empty_column(np.uint64, len(row)), empty_column(np.int64, len(row)), units
-        if len(traces):  # else no links: each operation of numpy's on many rows is a wait for the GIL
-            spans = [*units, *[SpanContext(high << 64 | low, 0, False, SAMPLED) for high, low in traces.tolist()]]
+        linked_id, linked_above, spans = (
+            empty_column(np.uint64, len(row)),
+            empty_column(np.int64, len(row)),
+            units,
+        )
+        if len(
+            traces
+        ):  # else no links: each operation of numpy's on many rows is a wait for the GIL
+            spans = [
+                *units,
+                *[
+                    SpanContext(high << 64 | low, 0, False, SAMPLED)
+                    for high, low in traces.tolist()
+                ],
+            ]
             linked_id = links["span_id"]
             linked_above = np.where(linked_id != 0, links["trace"].astype(np.int64) + len(units), 0)
-        return SpanPlan(batch, row, parent, above, linked_id, linked_above, spans, self._torch_names)
+        return SpanPlan(
+            batch, row, parent, above, linked_id, linked_above, spans, self._torch_names
+        )
 
     def _with_open_roots(self, parent: NDArray[np.uint64], batch: Batch) -> NDArray[np.uint64]:
         """The parents; ranges below no kept one get their outermost range if it is open, as it will be kept when it comes."""
-        lower = np.flatnonzero((parent == 0) & (batch.parent != 0) & (batch.flags & OVERLAPPING == 0))
+        lower = np.flatnonzero(
+            (parent == 0) & (batch.parent != 0) & (batch.flags & OVERLAPPING == 0)
+        )
         is_open = np.frombuffer(self._stage.owe(batch.root[lower])[0], np.bool_)
         parents: NDArray[np.uint64] = parent.copy()
         parents[lower[is_open]] = batch.root[lower[is_open]]
@@ -338,9 +413,15 @@ class Stage:
     def _kept(self) -> NDArray[np.int64]:
         return np.frombuffer(self._stage.kept()[0], np.int64)
 
-    def _given(self, batch: Batch, roots: Mapping[int, SpanContext], *, folds: bool) -> tuple[Any, ...]:
-        announced = tuple([batch.opened.columns[name] for name in ("source", "event_id", "context")])
-        rows = [(*_above(one), int(fate_of(one)), int(one.flags) & _STEP != 0) for one in batch.contexts]
+    def _given(
+        self, batch: Batch, roots: Mapping[int, SpanContext], *, folds: bool
+    ) -> tuple[Any, ...]:
+        announced = tuple(
+            [batch.opened.columns[name] for name in ("source", "event_id", "context")]
+        )
+        rows = [
+            (*_above(one), int(fate_of(one)), int(one.flags) & _STEP != 0) for one in batch.contexts
+        ]
         contexts = np.array(rows, _CONTEXT)
         of_roots = np.array([(root, *_above(roots[root])) for root in sorted(roots)], _ROOT)
         names, in_order = self._names, batch.closed < len(batch)
@@ -348,14 +429,27 @@ class Stage:
             names.number_all(batch.names)
             self.has_many_names = len(names.values) > MAX_NAMES
         threads = np.array([track.thread_id for track in batch.tracks], np.uint64)
-        return batch, announced, contexts, of_roots, threads, names.numbers, names.shown, names.modules, in_order, folds
+        return (
+            batch,
+            announced,
+            contexts,
+            of_roots,
+            threads,
+            names.numbers,
+            names.shown,
+            names.modules,
+            in_order,
+            folds,
+        )
 
 
 def _above(span: SpanContext | SpanContextRef) -> tuple[int, ...]:
     return span.trace_id >> 64, span.trace_id & _LOW, span.span_id
 
 
-def _added(batch: Batch, roots: Mapping[int, SpanContext], fates: Any, units: Any, planned: int) -> Added:
+def _added(
+    batch: Batch, roots: Mapping[int, SpanContext], fates: Any, units: Any, planned: int
+) -> Added:
     found = []
     for _, _, _, root, context, *rest in np.frombuffer(units, _IN_BATCH).tolist():
         above = span_context(batch.contexts[context]) if context >= 0 else roots[root]

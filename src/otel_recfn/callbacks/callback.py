@@ -100,7 +100,9 @@ class RecordFunctionCallback:
     def sampling_prob(self, probability: float) -> float:
         """The probability, 0 to 1, with which a range is observed. 1 at first."""
         if not isinstance(probability, (int, float)) or not 0.0 <= probability <= 1.0:
-            raise SamplingProbabilityError(f"sampling_prob is {probability!r}; pass a probability from 0.0 to 1.0")
+            raise SamplingProbabilityError(
+                f"sampling_prob is {probability!r}; pass a probability from 0.0 to 1.0"
+            )
         return float(probability)
 
     @_two_forms
@@ -184,7 +186,9 @@ class _Candidate:
         self.entry = entry
         self.asked = entry.callback.should_run() is not None
         self.probability = 1.0 if self.asked else entry.callback.sampling_prob()
-        self.due = tries_until_run(generator, self.probability) if 0.0 < self.probability < 1.0 else 0
+        self.due = (
+            tries_until_run(generator, self.probability) if 0.0 < self.probability < 1.0 else 0
+        )
 
 
 class ScopeSampler:
@@ -193,11 +197,25 @@ class ScopeSampler:
     Ranges are numbered, so that those of a signal handler, which may interrupt any method, are but later ones.
     """
 
-    __slots__ = ("_ask", "_asks", "_begun", "_candidates", "_generator", "_next_pick", "_picked", "_ready", "_scope")
+    __slots__ = (
+        "_ask",
+        "_asks",
+        "_begun",
+        "_candidates",
+        "_generator",
+        "_next_pick",
+        "_picked",
+        "_ready",
+        "_scope",
+    )
 
-    def __init__(self, scope: RecordScope, entries: Iterable[CallbackEntry], generator: Random, ask: Ask) -> None:
+    def __init__(
+        self, scope: RecordScope, entries: Iterable[CallbackEntry], generator: Random, ask: Ask
+    ) -> None:
         self._scope, self._generator, self._ask = scope, generator, ask
-        wanting = [entry for entry in entries if entry.enabled and entry.callback.check_scope(scope)]
+        wanting = [
+            entry for entry in entries if entry.enabled and entry.callback.check_scope(scope)
+        ]
         candidates = [_Candidate(entry, generator) for entry in wanting]
         self._candidates = [each for each in candidates if each.probability > 0.0]
         self._asks = any(each.asked for each in self._candidates)
@@ -210,7 +228,11 @@ class ScopeSampler:
         """The callbacks for the range that begins now. ``thread_id``: the calling thread's logical id."""
         self.count()
         if self._asks:
-            picked = [each.entry for each in self._picked if not each.asked or self._ask(each.entry, self._scope)]
+            picked = [
+                each.entry
+                for each in self._picked
+                if not each.asked or self._ask(each.entry, self._scope)
+            ]
             return self._assemble(picked, thread_id)
         if self._ready.thread_id != thread_id:
             self._ready = self._assemble([each.entry for each in self._picked], thread_id)
@@ -243,13 +265,22 @@ class ScopeSampler:
                 each.due = self._begun + tries_until_run(self._generator, each.probability)
                 next_pick = self._begun + 1
         is_same = picked == self._picked
-        ready = self._ready if is_same else self._assemble([each.entry for each in picked], self._ready.thread_id)
+        ready = (
+            self._ready
+            if is_same
+            else self._assemble([each.entry for each in picked], self._ready.thread_id)
+        )
         self._picked, self._next_pick, self._ready = picked, next_pick, ready
 
     def _assemble(self, entries: list[CallbackEntry], thread_id: int) -> StepCallbacks:
         found = [entry.callback for entry in entries]
         return StepCallbacks(
-            tuple([StartEndPair(entry.callback.start(), entry.callback.end(), entry.handle) for entry in entries]),
+            tuple(
+                [
+                    StartEndPair(entry.callback.start(), entry.callback.end(), entry.handle)
+                    for entry in entries
+                ]
+            ),
             thread_id,
             self._scope,
             any(each.needs_inputs() for each in found),

@@ -43,7 +43,11 @@ def record_function_with_scope(
 
 
 def record_function_with_scope_inputs_outputs(
-    scope: RecordScope, fn: Any, inputs: Sequence[Any], outputs: Sequence[Any], sequence_nr: int = -1
+    scope: RecordScope,
+    fn: Any,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    sequence_nr: int = -1,
 ) -> RecordFunction:
     """A range of any scope whose outputs are known already (source: RECORD_FUNCTION_WITH_SCOPE_INPUTS_OUTPUTS)."""
     range_ = record_function_with_scope(scope, fn, inputs, sequence_nr)
@@ -51,7 +55,9 @@ def record_function_with_scope_inputs_outputs(
     return range_
 
 
-def record_function_with_inputs(fn: Any, inputs: Sequence[Any] = (), sequence_nr: int = -1) -> RecordFunction:
+def record_function_with_inputs(
+    fn: Any, inputs: Sequence[Any] = (), sequence_nr: int = -1
+) -> RecordFunction:
     """A range of scope FUNCTION (source: RECORD_FUNCTION)."""
     return record_function_with_scope(RecordScope.FUNCTION, fn, inputs, sequence_nr)
 
@@ -60,7 +66,9 @@ def record_function_with_inputs_outputs(
     fn: Any, inputs: Sequence[Any], outputs: Sequence[Any], sequence_nr: int = -1
 ) -> RecordFunction:
     """A range of scope FUNCTION with outputs (source: RECORD_FUNCTION_WITH_INPUTS_OUTPUTS)."""
-    return record_function_with_scope_inputs_outputs(RecordScope.FUNCTION, fn, inputs, outputs, sequence_nr)
+    return record_function_with_scope_inputs_outputs(
+        RecordScope.FUNCTION, fn, inputs, outputs, sequence_nr
+    )
 
 
 def record_torchscript_function(fn: Any, inputs: Sequence[Any] = ()) -> RecordFunction:
@@ -74,7 +82,11 @@ def record_user_scope(fn: Any, inputs: Sequence[Any] = ()) -> RecordFunction:
 
 
 def record_with_scope_debug_handle_and_inputs(
-    scope: RecordScope, fn: Any, debug_handle: int, inputs: Sequence[Any] = (), sequence_nr: int = -1
+    scope: RecordScope,
+    fn: Any,
+    debug_handle: int,
+    inputs: Sequence[Any] = (),
+    sequence_nr: int = -1,
 ) -> RecordFunction:
     """A range with a debug handle (source: RECORD_WITH_SCOPE_DEBUG_HANDLE_AND_INPUTS)."""
     range_ = RecordFunction(scope)
@@ -82,9 +94,13 @@ def record_with_scope_debug_handle_and_inputs(
     return _begun(range_, fn, inputs, sequence_nr)
 
 
-def record_edge_scope_with_debug_handle_and_inputs(fn: Any, debug_handle: int, inputs: Sequence[Any] = ()) -> RecordFunction:
+def record_edge_scope_with_debug_handle_and_inputs(
+    fn: Any, debug_handle: int, inputs: Sequence[Any] = ()
+) -> RecordFunction:
     """A range of scope LITE_INTERPRETER (source: RECORD_EDGE_SCOPE_WITH_DEBUG_HANDLE_AND_INPUTS)."""
-    return record_with_scope_debug_handle_and_inputs(RecordScope.LITE_INTERPRETER, fn, debug_handle, inputs)
+    return record_with_scope_debug_handle_and_inputs(
+        RecordScope.LITE_INTERPRETER, fn, debug_handle, inputs
+    )
 
 
 def record_outputs(range_: RecordFunction, outputs: Sequence[Any]) -> None:
@@ -93,7 +109,9 @@ def record_outputs(range_: RecordFunction, outputs: Sequence[Any]) -> None:
         range_.set_outputs(list(outputs))
 
 
-def _begun(range_: RecordFunction, fn: Any, inputs: Sequence[Any], sequence_nr: int = -1) -> RecordFunction:
+def _begun(
+    range_: RecordFunction, fn: Any, inputs: Sequence[Any], sequence_nr: int = -1
+) -> RecordFunction:
     range_.before(fn, inputs if range_.needs_inputs() else (), sequence_nr=sequence_nr)
     return range_
 
@@ -142,9 +160,13 @@ def _range_of(record: int | PythonRecordFunction) -> RecordFunction:
     if isinstance(record, (PythonRecordFunction, LegacyHandle)):
         return record.record
     if isinstance(record, int) and not isinstance(record, bool):
-        raise UnknownHandleError(f"the number {record} alone is no range; pass what record_function_enter() returned")
+        raise UnknownHandleError(
+            f"the number {record} alone is no range; pass what record_function_enter() returned"
+        )
     kind = type(record).__name__
-    raise TypeError(f"{kind} is no handle of a range; pass what record_function_enter() or record_function_enter_new() gave")
+    raise TypeError(
+        f"{kind} is no handle of a range; pass what record_function_enter() or record_function_enter_new() gave"
+    )
 
 
 # --- ranges that end when a future completes (source: ``_call_end_callbacks_on_fut``)
@@ -169,10 +191,14 @@ def call_end_callbacks_on_future(record: int | PythonRecordFunction, future: F) 
         profiled = _ProfiledFuture(future, end)
     elif isinstance(future, asyncio.Future):
         profiled = _ProfiledAsyncioFuture(future, end, loop=future.get_loop())
-    elif (torch := sys.modules.get("torch")) is not None and isinstance(future, torch.futures.Future):
+    elif (torch := sys.modules.get("torch")) is not None and isinstance(
+        future, torch.futures.Future
+    ):
         profiled = _profiled_torch_future(torch, future, end)
     else:
-        raise TypeError(f"{type(future).__name__} is not a future of concurrent.futures, asyncio or torch; pass one of these")
+        raise TypeError(
+            f"{type(future).__name__} is not a future of concurrent.futures, asyncio or torch; pass one of these"
+        )
     return profiled  # type: ignore[no-any-return]
 
 
@@ -243,7 +269,12 @@ def _profiled_torch_future(torch: Any, source: Any, end: End) -> Any:
             value, error = source.value(), None
         except Exception as failed:
             value, error = None, failed
-        end(error, partial(profiled.set_result, value) if error is None else partial(profiled.set_exception, error))
+        end(
+            error,
+            partial(profiled.set_result, value)
+            if error is None
+            else partial(profiled.set_exception, error),
+        )
 
     source.add_done_callback(on_done)
     return profiled

@@ -37,7 +37,9 @@ def begin_for_others(name: str) -> EndElsewhere:
     try:
         if _program_sees_operators(sys.modules["torch"]):
             return not_shown
-        of_torch = sys.modules["torch.autograd.profiler"].record_function(name.encode("utf-8", "replace").decode())
+        of_torch = sys.modules["torch.autograd.profiler"].record_function(
+            name.encode("utf-8", "replace").decode()
+        )
         with _unseen_by_ours():
             of_torch.__enter__()
     except Exception as error:  # the program goes on without it
@@ -47,13 +49,18 @@ def begin_for_others(name: str) -> EndElsewhere:
 
 
 def _end(of_torch: Any) -> None:
-    with suppress(Exception), _unseen_by_ours():  # at the end of the interpreter PyTorch's modules are empty
+    with (
+        suppress(Exception),
+        _unseen_by_ours(),
+    ):  # at the end of the interpreter PyTorch's modules are empty
         of_torch.__exit__(None, None, None)
 
 
 @contextmanager
 def _unseen_by_ours() -> Iterator[None]:
-    from otel_recfn.pytorch.observer import look_away  # imported late, as programs with callbacks alone need no observer
+    from otel_recfn.pytorch.observer import (
+        look_away,
+    )  # imported late, as programs with callbacks alone need no observer
 
     try:
         look_away(True)
@@ -65,7 +72,10 @@ def _unseen_by_ours() -> Iterator[None]:
 
 def _program_sees_operators(torch: Any) -> bool:
     """Whether a graph is traced, or a mode of PyTorch's sees operators."""
-    counts = [getattr(torch._C, name, None) for name in ("_len_torch_dispatch_stack", "_len_torch_function_stack")]
+    counts = [
+        getattr(torch._C, name, None)
+        for name in ("_len_torch_dispatch_stack", "_len_torch_function_stack")
+    ]
     return bool(torch.jit.is_tracing()) or any(count() for count in counts if count is not None)
 
 

@@ -22,11 +22,30 @@ from otel_recfn import _native
 from otel_recfn.callbacks import registry
 from otel_recfn.callbacks.callback import StepCallbacks
 from otel_recfn.callbacks.input_texts import input_texts
-from otel_recfn.callbacks.range_in_torch import EndElsewhere, TorchObservers, begin_for_others, not_shown
-from otel_recfn.callbacks.registry import get_step_callbacks, leave_next_unobserved, run_ends, run_starts
+from otel_recfn.callbacks.range_in_torch import (
+    EndElsewhere,
+    TorchObservers,
+    begin_for_others,
+    not_shown,
+)
+from otel_recfn.callbacks.registry import (
+    get_step_callbacks,
+    leave_next_unobserved,
+    run_ends,
+    run_starts,
+)
 from otel_recfn.callbacks.torch_callbacks import OperatorName
 from otel_recfn.errors import InputsError
-from otel_recfn.model.events import INT64, UINT32, UINT64, EventFlag, EventSource, Extra, RecordScope, whole_number
+from otel_recfn.model.events import (
+    INT64,
+    UINT32,
+    UINT64,
+    EventFlag,
+    EventSource,
+    Extra,
+    RecordScope,
+    whole_number,
+)
 from otel_recfn.recording.ranges import record_range
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.support.texts import failure
@@ -36,7 +55,11 @@ PARAM_COMMS_CALL_NAME = "record_param_comms"
 FIRST_HANDLE = 1 << 39
 
 # Plain ints: arithmetic on an IntFlag costs a microsecond.
-ASYNC, OUT_VARIANT, NCCL_META = int(EventFlag.ASYNC), int(EventFlag.STATIC_RUNTIME_OUT_VARIANT), int(EventFlag.NCCL_META)
+ASYNC, OUT_VARIANT, NCCL_META = (
+    int(EventFlag.ASYNC),
+    int(EventFlag.STATIC_RUNTIME_OUT_VARIANT),
+    int(EventFlag.NCCL_META),
+)
 SHAPES, SOURCE = int(Extra.SHAPES), int(EventSource.RECORD_FUNCTION)
 
 T = TypeVar("T")
@@ -99,7 +122,11 @@ class RecordFunction:
     # --- the range
 
     def before(
-        self, fn: Any, inputs: Sequence[Any] = (), kwinputs: Mapping[str, Any] | None = None, sequence_nr: int = -1
+        self,
+        fn: Any,
+        inputs: Sequence[Any] = (),
+        kwinputs: Mapping[str, Any] | None = None,
+        sequence_nr: int = -1,
     ) -> None:
         """Begin the range and run the start callbacks, unless it is inactive or has ended.
 
@@ -150,7 +177,12 @@ class RecordFunction:
     def __enter__(self) -> RecordFunction:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.end(*failure(error))
 
     def __del__(self) -> None:
@@ -162,7 +194,12 @@ class RecordFunction:
         """Whether callbacks run on this range, or the recorder may record it."""
         if self._over:
             return False
-        return bool(self._step.callbacks) or self._open or _native.recording() or TorchObservers.present
+        return (
+            bool(self._step.callbacks)
+            or self._open
+            or _native.recording()
+            or TorchObservers.present
+        )
 
     def needs_inputs(self) -> bool:
         """Whether inputs are read; if not, don't collect them."""
@@ -329,7 +366,11 @@ class TracedRange(RecordFunction):
         self._make(scope if isinstance(scope, StepCallbacks) else StepCallbacks((), 0, scope))
 
     def before(
-        self, fn: Any, inputs: Sequence[Any] = (), kwinputs: Mapping[str, Any] | None = None, sequence_nr: int = -1
+        self,
+        fn: Any,
+        inputs: Sequence[Any] = (),
+        kwinputs: Mapping[str, Any] | None = None,
+        sequence_nr: int = -1,
     ) -> None:
         """Begin nothing, since nobody sees it."""
 
@@ -348,13 +389,17 @@ class TracedRange(RecordFunction):
 
 def _readable(values: T | None, what: str) -> T:
     if values is None:
-        raise InputsError(f"{what}() was called outside the start callback; keep what you need in the observer context instead")
+        raise InputsError(
+            f"{what}() was called outside the start callback; keep what you need in the observer context instead"
+        )
     return values
 
 
 def _check(fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:
     if not isinstance(fn, str) and not hasattr(fn, "name"):
-        raise TypeError(f"a range begins with its name or an operator's schema, not {type(fn).__name__}; pass a str")
+        raise TypeError(
+            f"a range begins with its name or an operator's schema, not {type(fn).__name__}; pass a str"
+        )
     if not hasattr(inputs, "__len__"):
         raise TypeError(f"inputs={inputs!r} is no sequence; pass a tuple or a list")
     if sequence_nr != -1:

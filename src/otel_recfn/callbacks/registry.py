@@ -30,7 +30,11 @@ from otel_recfn.callbacks.callback import (
     StepCallbacks,
 )
 from otel_recfn.callbacks.range_in_torch import TorchObservers
-from otel_recfn.callbacks.thread_locals import RunningCallback, ThreadState, is_record_function_enabled
+from otel_recfn.callbacks.thread_locals import (
+    RunningCallback,
+    ThreadState,
+    is_record_function_enabled,
+)
 from otel_recfn.callbacks.torch_callbacks import TorchCallbacks
 from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.ranges import RangeObserver
@@ -76,7 +80,9 @@ def add_thread_local_callback(callback: RecordFunctionCallback) -> int:
 
 def _new_entry(callback: RecordFunctionCallback) -> CallbackEntry:
     if not isinstance(callback, RecordFunctionCallback):
-        raise TypeError(f"{callback!r} is no RecordFunctionCallback; pass RecordFunctionCallback(start, end)")
+        raise TypeError(
+            f"{callback!r} is no RecordFunctionCallback; pass RecordFunctionCallback(start, end)"
+        )
     return CallbackEntry(copy.copy(callback), next(_handles))
 
 
@@ -119,7 +125,9 @@ def _without_handle(entries: Entries, handle: int) -> Entries:
 
 
 def _switched(entries: Entries, handle: int, enabled: bool) -> Entries:
-    return tuple([entry._replace(enabled=enabled) if entry.handle == handle else entry for entry in entries])
+    return tuple(
+        [entry._replace(enabled=enabled) if entry.handle == handle else entry for entry in entries]
+    )
 
 
 def clear_global_callbacks() -> None:
@@ -201,8 +209,14 @@ def _take_over(state: ThreadState, entries: Entries) -> None:
     _draw_anew(state)
     with _lock:
         if not _threads_with_callbacks:
-            _version += 1  # threads that may work for this one from now on have left ranges unobserved
-        (_threads_with_callbacks.add if any(entry.enabled for entry in entries) else _threads_with_callbacks.discard)(state)
+            _version += (
+                1  # threads that may work for this one from now on have left ranges unobserved
+            )
+        (
+            _threads_with_callbacks.add
+            if any(entry.enabled for entry in entries)
+            else _threads_with_callbacks.discard
+        )(state)
         watch_ranges()
 
 
@@ -235,7 +249,9 @@ def get_step_callbacks(scope: RecordScope) -> StepCallbacks:
     sampler = state.samplers.get(scope)
     if sampler is None:
         entries = (*_global_entries, *own)
-        sampler = state.samplers[scope] = ScopeSampler(RecordScope(scope), entries, state.generator, _should_run)
+        sampler = state.samplers[scope] = ScopeSampler(
+            RecordScope(scope), entries, state.generator, _should_run
+        )
     elif unobserved:
         sampler.pass_over(-unobserved)
     if state.in_callback or not is_record_function_enabled():
@@ -250,7 +266,9 @@ def leave_next_unobserved() -> None:
     sampler = state.samplers.get(RecordScope.USER_SCOPE)
     may_work_for_another = thread_locals.torch_hands_on() and len(_threads_with_callbacks) > 0
     if sampler is not None and not may_work_for_another:
-        sampler.pass_over(_native.leave_unobserved(sampler.ranges_without_callbacks(), state.version))
+        sampler.pass_over(
+            _native.leave_unobserved(sampler.ranges_without_callbacks(), state.version)
+        )
 
 
 def get_step_callbacks_unless_empty(scope: RecordScope) -> StepCallbacks | None:
@@ -302,7 +320,9 @@ def run_ends(pairs: Sequence[StartEndPair], range_: Any, contexts: Sequence[Any]
         state.in_callback = outer
 
 
-def _run(pair: StartEndPair, function: Callable[..., Any] | None, range_: Any, *context: Any) -> Any:
+def _run(
+    pair: StartEndPair, function: Callable[..., Any] | None, range_: Any, *context: Any
+) -> Any:
     if function is None or pair.handle in _failed:
         return None
     try:
@@ -356,8 +376,12 @@ def watch_ranges() -> None:
     """Say to the recorder and to generated wrappers whether a callback may select ranges."""
     with _lock:
         wanted = has_global_callbacks() or len(_threads_with_callbacks) > 0
-        selected = len(_threads_with_callbacks) > 0 or any(_selects_user_ranges(entry) for entry in _global_entries)
-        _native.set_range_observer(_observer if selected or TorchObservers.present else None, _version)
+        selected = len(_threads_with_callbacks) > 0 or any(
+            _selects_user_ranges(entry) for entry in _global_entries
+        )
+        _native.set_range_observer(
+            _observer if selected or TorchObservers.present else None, _version
+        )
         if wanted:
             watch(__name__)
         else:

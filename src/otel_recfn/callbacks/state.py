@@ -30,7 +30,11 @@ from typing import Any, NamedTuple, TypeVar, cast
 from otel_recfn import _native
 from otel_recfn.callbacks import registry, thread_locals
 from otel_recfn.callbacks.callback import Entries
-from otel_recfn.callbacks.thread_locals import current_debug_info, is_record_function_enabled, set_current_debug_info
+from otel_recfn.callbacks.thread_locals import (
+    current_debug_info,
+    is_record_function_enabled,
+    set_current_debug_info,
+)
 from otel_recfn.pytorch import details
 from otel_recfn.recording.ranges import in_steps
 
@@ -147,7 +151,9 @@ def propagate(work: T) -> T:
         return cast(T, _run_steps(work, state))
     if not callable(work):
         kind = type(work).__name__
-        raise TypeError(f"propagate takes a function or a coroutine, not {kind}; call it where the work is launched")
+        raise TypeError(
+            f"propagate takes a function or a coroutine, not {kind}; call it where the work is launched"
+        )
     context = contextvars.copy_context()
 
     def run(*args: Any, **kwargs: Any) -> Any:

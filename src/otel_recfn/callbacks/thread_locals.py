@@ -70,8 +70,15 @@ class ThreadState:
         self.tracer: Any = None
         """The graph that generated wrappers record calls into (``tracing/trace.py``); None if nothing is traced."""
 
-    def __del__(self) -> None:  # as the thread ends, or one of PyTorch's leaves Python, where its work goes on with what it has
-        if self.is_handed_on and not self.is_handed_over and _torch_state is not None and _torch_state.get() is self.carried:
+    def __del__(
+        self,
+    ) -> None:  # as the thread ends, or one of PyTorch's leaves Python, where its work goes on with what it has
+        if (
+            self.is_handed_on
+            and not self.is_handed_over
+            and _torch_state is not None
+            and _torch_state.get() is self.carried
+        ):
             _torch_state.put(None)
 
     @property
@@ -139,13 +146,25 @@ KEY = "otel_recfn"
 class TorchState:
     """A place for one of our objects in PyTorch's thread-local state."""
 
-    def __init__(self, has: Callable[[str], bool], get: Callable[[str], Any], stash: Callable[[str, Any], None]) -> None:
-        self._has, self._get, self._stash, self._remove = has, get, stash, details.find("carried_remove")
+    def __init__(
+        self,
+        has: Callable[[str], bool],
+        get: Callable[[str], Any],
+        stash: Callable[[str, Any], None],
+    ) -> None:
+        self._has, self._get, self._stash, self._remove = (
+            has,
+            get,
+            stash,
+            details.find("carried_remove"),
+        )
         self._takes_reference = True
         kept = Carried()
         before = sys.getrefcount(kept)
         self._stash(KEY, kept)
-        if sys.getrefcount(kept) == before:  # PyTorch 2.4 takes no reference to what it keeps, but releases one
+        if (
+            sys.getrefcount(kept) == before
+        ):  # PyTorch 2.4 takes no reference to what it keeps, but releases one
             self._takes_reference = False
             _take_reference(kept)
 
@@ -156,7 +175,9 @@ class TorchState:
     def put(self, state: Carried | None) -> None:
         """Put an object into the calling thread's state; None removes what is there."""
         if state is None and self._remove is not None:
-            if self._has(KEY):  # PyTorch takes the GIL for an object as its thread ends, which aborts a process that ends, too
+            if self._has(
+                KEY
+            ):  # PyTorch takes the GIL for an object as its thread ends, which aborts a process that ends, too
                 self._remove(KEY)
             return
         if not self._takes_reference:
@@ -178,7 +199,11 @@ def look() -> Carried:
     if _torch_state is not None:
         carried = _torch_state.get()
         if carried is not state.carried and (carried is not None or state.is_handed_on):
-            state.carried, state.is_handed_on, state.is_handed_over = carried or NOTHING, carried is not None, True
+            state.carried, state.is_handed_on, state.is_handed_over = (
+                carried or NOTHING,
+                carried is not None,
+                True,
+            )
     return state.carried
 
 
@@ -318,7 +343,11 @@ def _find(debug_info: DebugInfo | None, kind: DebugInfoKind) -> Any:
 def _innermost(kind: DebugInfoKind) -> DebugInfo:
     innermost = current_debug_info()
     if innermost is None:
-        raise DebugInfoError(f"no debug info is set in this thread; push one of kind {kind.name} first")
+        raise DebugInfoError(
+            f"no debug info is set in this thread; push one of kind {kind.name} first"
+        )
     if innermost.kind != kind:
-        raise DebugInfoError(f"the innermost debug info is of kind {innermost.kind.name}, not {kind.name}; pop that one first")
+        raise DebugInfoError(
+            f"the innermost debug info is of kind {innermost.kind.name}, not {kind.name}; pop that one first"
+        )
     return innermost

@@ -54,7 +54,9 @@ def load(report: Report) -> Library:
     """
     global _library
     if _library is None:
-        from otel_recfn.pytorch import observer_build  # imported late, as programs without callbacks need not build anything
+        from otel_recfn.pytorch import (
+            observer_build,
+        )  # imported late, as programs without callbacks need not build anything
 
         library = observer_build.load(observer_build.TORCH_CALLBACKS, _open)
         details.log_losses(library.features(), details.CALLBACKS)
@@ -88,9 +90,18 @@ class TorchCallbacks:
     """
 
     def __init__(
-        self, lock: ForkSafeLock, global_entries: Callable[[], Entries], own_entries: Callable[[], Entries], report: Report
+        self,
+        lock: ForkSafeLock,
+        global_entries: Callable[[], Entries],
+        own_entries: Callable[[], Entries],
+        report: Report,
     ) -> None:
-        self._lock, self._global_entries, self._own_entries, self._report = lock, global_entries, own_entries, report
+        self._lock, self._global_entries, self._own_entries, self._report = (
+            lock,
+            global_entries,
+            own_entries,
+            report,
+        )
         self._loading = ForkSafeLock()
         self._asked_for = False
         self._warned = False
@@ -121,7 +132,9 @@ class TorchCallbacks:
             return
         for entry in entries:
             if entry.handle not in self._placed and self._add(_library, entry, is_global=False):
-                finalizer = self._placed[entry.handle] = weakref.finalize(entry.callback, self.release, {entry.handle})
+                finalizer = self._placed[entry.handle] = weakref.finalize(
+                    entry.callback, self.release, {entry.handle}
+                )
                 finalizer.atexit = False
         _library.set_thread(tuple([entry.handle for entry in entries if entry.enabled]))
 
@@ -158,7 +171,9 @@ class TorchCallbacks:
         )
         if not has_place and not self._warned:
             self._warned = True
-            log.warning("more than 64 callbacks: those added last see none of PyTorch's operators; observe with fewer")
+            log.warning(
+                "more than 64 callbacks: those added last see none of PyTorch's operators; observe with fewer"
+            )
         return has_place
 
     def finish_adding(self) -> None:

@@ -70,12 +70,16 @@ def codegen(options: argparse.Namespace) -> int:
         print(f"{'stale' if options.check else 'written' if path.exists() else 'removed'}: {path}")
     if not options.check:
         left_out = f"; left out: {', '.join(generated.left_out)}" if generated.left_out else ""
-        print(f"{generated.wrapped} operators, of which {generated.traced} are recorded in graphs{left_out}")
+        print(
+            f"{generated.wrapped} operators, of which {generated.traced} are recorded in graphs{left_out}"
+        )
     return 1 if options.check and changed else 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="otel-recfn", description="PyTorch's operators as OpenTelemetry spans.")
+    parser = argparse.ArgumentParser(
+        prog="otel-recfn", description="PyTorch's operators as OpenTelemetry spans."
+    )
     parser.add_argument("--version", action="version", version=f"otel-recfn {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     commands.add_parser(
@@ -85,33 +89,61 @@ def _parser() -> argparse.ArgumentParser:
         "the cache (OTEL_RECFN_CACHE_DIR), and prints their paths. For an image whose programs run as another user: make the "
         "directory as root with mode 755 before.",
     )
-    commands.add_parser("doctor", help="say what works here, and what doesn't", description="Exit code 0 where all works.")
-    _add_report(commands.add_parser("report", help="make a picture of Chrome traces", description=REPORT))
-    _add_codegen(commands.add_parser("codegen", help="write trace wrappers from operator schemas", description=CODEGEN))
+    commands.add_parser(
+        "doctor",
+        help="say what works here, and what doesn't",
+        description="Exit code 0 where all works.",
+    )
+    _add_report(
+        commands.add_parser("report", help="make a picture of Chrome traces", description=REPORT)
+    )
+    _add_codegen(
+        commands.add_parser(
+            "codegen", help="write trace wrappers from operator schemas", description=CODEGEN
+        )
+    )
     return parser
 
 
 def _add_report(command: argparse.ArgumentParser) -> None:
     command.add_argument("files", type=Path, nargs="+", metavar="FILE", help="a Chrome trace")
     command.add_argument(
-        "-o", "--out", type=Path, metavar="FILE", help="the file to write (default: a page beside the first trace)"
+        "-o",
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the file to write (default: a page beside the first trace)",
     )
     command.add_argument(
-        "--format", choices=("html", "md", "json"), help="default: by the ending of -o; without it, md and json are printed"
+        "--format",
+        choices=("html", "md", "json"),
+        help="default: by the ending of -o; without it, md and json are printed",
     )
 
 
 def _add_codegen(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--schema", type=Path, required=True, metavar="FILE", help="the operators' schemas, in YAML")
-    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="the package's directory")
+    command.add_argument(
+        "--schema", type=Path, required=True, metavar="FILE", help="the operators' schemas, in YAML"
+    )
+    command.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="the package's directory"
+    )
     command.add_argument(
         "--dispatch",
         metavar="MODULE:ATTR",
         help="where the operators are found: a dict by name, a module or a class; else they are PyTorch's, in torch.ops",
     )
-    command.add_argument("--shards", type=_module_count, default=1, metavar="N", help="how many modules to write (default: 1)")
     command.add_argument(
-        "--check", action="store_true", help="write nothing; name stale files and exit with 1 if there are any"
+        "--shards",
+        type=_module_count,
+        default=1,
+        metavar="N",
+        help="how many modules to write (default: 1)",
+    )
+    command.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; name stale files and exit with 1 if there are any",
     )
 
 

@@ -47,7 +47,11 @@ def doctor() -> int:
     for name, (ok, text) in examine():
         print(line(name, ok, text), flush=True)
         failed += [name] if ok is False else []
-    verdict = f"Not everything works here: {', '.join(failed)}." if failed else "PyTorch's operators can become spans here."
+    verdict = (
+        f"Not everything works here: {', '.join(failed)}."
+        if failed
+        else "PyTorch's operators can become spans here."
+    )
     print(f"\n{verdict}")
     return 1 if failed else 0
 
@@ -68,7 +72,13 @@ def examinations() -> dict[str, Callable[[], Finding]]:
     """The examinations by name, those that load PyTorch last."""
     recording = {"settings": settings, "recorder": recorder, "torch": torch, "cache": cache}
     exporting = {"SDK": sdk, "exporters": exporters, "endpoint": endpoint}
-    return {"package": package, **recording, **exporting, "observer": observer, "callbacks": callbacks}
+    return {
+        "package": package,
+        **recording,
+        **exporting,
+        "observer": observer,
+        "callbacks": callbacks,
+    }
 
 
 def careful(examination: Callable[[], Finding]) -> Finding:
@@ -84,7 +94,10 @@ def careful(examination: Callable[[], Finding]) -> Finding:
 
 def package() -> Finding:
     """The versions that a bug report should name."""
-    return True, f"otel-recfn {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    return (
+        True,
+        f"otel-recfn {__version__}, Python {platform.python_version()}, {platform.platform()}",
+    )
 
 
 def settings() -> Finding:
@@ -98,7 +111,11 @@ def settings() -> Finding:
     unknown = unknown_variables(os.environ)
     if unknown:
         return False, "; ".join(unknown)
-    values = {item.name: getattr(found, item.name) for item in fields(found) if getattr(found, item.name) != item.default}
+    values = {
+        item.name: getattr(found, item.name)
+        for item in fields(found)
+        if getattr(found, item.name) != item.default
+    }
     return True, ", ".join(f"{name}={value!r}" for name, value in values.items()) or "the defaults"
 
 
@@ -155,8 +172,15 @@ def sdk() -> Finding:
 
 def exporters() -> Finding:
     """The exporters that OTEL_TRACES_EXPORTER asks for, as opentelemetry-instrument reads it."""
-    installed = {entry.name for entry in importlib.metadata.entry_points(group="opentelemetry_traces_exporter")}
-    asked = [name.strip() for name in os.environ.get("OTEL_TRACES_EXPORTER", "").split(",") if name.strip()]
+    installed = {
+        entry.name
+        for entry in importlib.metadata.entry_points(group="opentelemetry_traces_exporter")
+    }
+    asked = [
+        name.strip()
+        for name in os.environ.get("OTEL_TRACES_EXPORTER", "").split(",")
+        if name.strip()
+    ]
     listed = f"installed: {', '.join(sorted(installed))}"
     if not asked:
         return None, f"OTEL_TRACES_EXPORTER is not set; {listed}"
@@ -164,7 +188,10 @@ def exporters() -> Finding:
         return False, f"OTEL_TRACES_EXPORTER=none: no spans leave the process; unset it ({listed})"
     missing = [name for name in asked if name not in installed]
     if missing:
-        return False, f"OTEL_TRACES_EXPORTER asks for {safe_text(', '.join(missing))}, not installed; {listed}"
+        return (
+            False,
+            f"OTEL_TRACES_EXPORTER asks for {safe_text(', '.join(missing))}, not installed; {listed}",
+        )
     return True, f"OTEL_TRACES_EXPORTER={','.join(asked)}; {listed}"
 
 
@@ -189,7 +216,10 @@ def endpoint() -> Finding:
     other, path = ("http/protobuf", "/v1/traces") if protocol == "grpc" else ("grpc", "")
     if _refusal_of_a_request(other, f"{parts.scheme or 'http'}://{parts.netloc}{path}") is None:
         return False, f"{where}: {_other_protocol(other)}"
-    return False, f"{where}: something listens there, but takes no OTLP request ({refused}); {SETTINGS}"
+    return (
+        False,
+        f"{where}: something listens there, but takes no OTLP request ({refused}); {SETTINGS}",
+    )
 
 
 def _other_protocol(spoken: str) -> str:
@@ -204,7 +234,9 @@ def _other_protocol(spoken: str) -> str:
 def _refusal_of_a_request(protocol: str, endpoint: str | None = None) -> str | None:
     """The reason for which an empty request, sent as the program's exporter sends one, was refused; None if it was accepted."""
     module = "grpc" if protocol == "grpc" else "http"
-    made = import_module(f"opentelemetry.exporter.otlp.proto.{module}.trace_exporter").OTLPSpanExporter
+    made = import_module(
+        f"opentelemetry.exporter.otlp.proto.{module}.trace_exporter"
+    ).OTLPSpanExporter
     last_message = _LastMessage()
     logger = logging.getLogger("opentelemetry")
     logger.addHandler(last_message)
@@ -216,7 +248,11 @@ def _refusal_of_a_request(protocol: str, endpoint: str | None = None) -> str | N
     finally:
         logger.propagate = propagated
         logger.removeHandler(last_message)
-    return None if taken else safe_text(last_message.message, secrets_from_environment()) or "no answer"
+    return (
+        None
+        if taken
+        else safe_text(last_message.message, secrets_from_environment()) or "no answer"
+    )
 
 
 class _LastMessage(logging.Handler):
@@ -230,7 +266,11 @@ class _LastMessage(logging.Handler):
 
 def _traces_setting(name: str) -> str:
     """An OTLP setting from the environment: the variable for traces, else the one for all signals."""
-    return os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") or ""
+    return (
+        os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}")
+        or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}")
+        or ""
+    )
 
 
 # --- libraries that load PyTorch
@@ -254,7 +294,9 @@ def observer() -> Finding:
     """Whether operators can be observed, and whether PyTorch has the private names that we look for."""
     from otel_recfn.pytorch import details, observer_build
 
-    return _library(observer_build.TORCH_OBSERVER, LOAD_OBSERVER, {**details.OPERATORS, **details.PYTHON})
+    return _library(
+        observer_build.TORCH_OBSERVER, LOAD_OBSERVER, {**details.OPERATORS, **details.PYTHON}
+    )
 
 
 def callbacks() -> Finding:
@@ -276,12 +318,21 @@ def _library(library: NativeLibrary, program: str, known: Mapping[str, Detail]) 
     except RecfnError as error:
         return False, f"cannot be built: {error}"
     if path is None:
-        return True, f"not built yet; built at first use, about {library.seconds} s, or now with `otel-recfn build`"
+        return (
+            True,
+            f"not built yet; built at first use, about {library.seconds} s, or now with `otel-recfn build`",
+        )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, errors="replace", timeout=LOAD_SECONDS
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=LOAD_SECONDS,
     )
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"])[-1]
+        last = (
+            done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"]
+        )[-1]
         return False, f"{path} cannot be loaded: {last}"
     found, missing = details.found_and_missing(done.stdout)
     if missing:

@@ -13,15 +13,22 @@ def report(options: argparse.Namespace) -> int:
     files, out, form = options.files, options.out, options.format
     try:
         from otel_recfn.report.files import read_processes
-        from otel_recfn.report.report import Report  # without the native part it can't be imported, and says so
+        from otel_recfn.report.report import (
+            Report,
+        )  # without the native part it can't be imported, and says so
         from otel_recfn.report.texts import printable
 
         processes = read_processes(files)
         if out is None and form in (None, "html"):
-            out = files[0].with_name(files[0].name.removesuffix(".gz").removesuffix(".json") + ".html")
+            out = files[0].with_name(
+                files[0].name.removesuffix(".gz").removesuffix(".json") + ".html"
+            )
         if out in files:
             raise TraceFileError(f"{out} is one of the traces; name another file to write with -o")
-        made = Report(processes, files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more")
+        made = Report(
+            processes,
+            files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more",
+        )
         if out is not None:
             made.write(out, form)
         sys.stdout.write(printable(made.text(form) if out is None else f"{out}\n"))

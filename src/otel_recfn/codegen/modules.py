@@ -18,7 +18,14 @@ from keyword import iskeyword
 from pathlib import Path
 
 from otel_recfn.codegen import python_words
-from otel_recfn.codegen.python_words import ANY, RUNTIME, TORCH, Words, function_name, parameter_name
+from otel_recfn.codegen.python_words import (
+    ANY,
+    RUNTIME,
+    TORCH,
+    Words,
+    function_name,
+    parameter_name,
+)
 from otel_recfn.codegen.rules import Facts, Recorded, facts_of, rules_of
 from otel_recfn.codegen.schemas import Argument, Operator, operators_of
 from otel_recfn.errors import GeneratorError, SchemaError
@@ -71,7 +78,10 @@ class Generated:
 def generate(request: WrapperRequest) -> Generated:
     """Read the schemas and make the modules' texts; a SchemaError or GeneratorError says what is in the way."""
     words = ANY if request.dispatch else TORCH
-    found = [(each, facts_of(each, rules_of(each.name.namespace))) for each in operators_of(request.schema)]
+    found = [
+        (each, facts_of(each, rules_of(each.name.namespace)))
+        for each in operators_of(request.schema)
+    ]
     wrappers = [Wrapper(operator, facts, words) for operator, facts in found if facts is not None]
     left_out = [str(operator.name) for operator, facts in found if facts is None]
     _check_names(wrappers)
@@ -80,7 +90,9 @@ def generate(request: WrapperRequest) -> Generated:
         shards[shard_of(each.operator.name.base, request.shards)].append(each)
     texts = {f"{_shard(number)}.py": _module(shard, request) for number, shard in enumerate(shards)}
     texts["__init__.py"] = _package(shards, left_out, request)
-    return Generated(texts, len(wrappers), sum(each.facts.in_place is not None for each in wrappers), left_out)
+    return Generated(
+        texts, len(wrappers), sum(each.facts.in_place is not None for each in wrappers), left_out
+    )
 
 
 def shard_of(root_name: str, shards: int) -> int:
@@ -134,18 +146,38 @@ class Wrapper:
     @cached_property
     def _defaults(self) -> dict[str, str]:
         """The defaults, by argument, that may be left out of a call."""
-        optional = [each for each in self.operator.arguments if each.default is not None] if self.words is TORCH else []
-        return {each.name: python_words.default(each, self.operator, self.words) for each in optional}
+        optional = (
+            [each for each in self.operator.arguments if each.default is not None]
+            if self.words is TORCH
+            else []
+        )
+        return {
+            each.name: python_words.default(each, self.operator, self.words) for each in optional
+        }
 
     def lines(self) -> list[str]:
         """The lines of the Operator object and of the function."""
         name, arguments = self.operator.name, self.operator.arguments
         types = ", ".join([f'"{each.name}": "{each.type}"' for each in arguments])
         returns = _quoted(self.operator.returns)
-        declared = [f'"{name.full}"', f'"{name.overload}"', f"{{{types}}}", returns, *self._recorded()]
-        schema = f"{name.namespace}::{self.operator.schema}".replace("\\", "\\\\").replace('"""', '\\"""')
+        declared = [
+            f'"{name.full}"',
+            f'"{name.overload}"',
+            f"{{{types}}}",
+            returns,
+            *self._recorded(),
+        ]
+        schema = f"{name.namespace}::{self.operator.schema}".replace("\\", "\\\\").replace(
+            '"""', '\\"""'
+        )
         positional = [parameter_name(each.name) for each in arguments if not each.keyword_only]
-        by_name = ", ".join([f'"{each.name}": {parameter_name(each.name)}' for each in arguments if each.keyword_only])
+        by_name = ", ".join(
+            [
+                f'"{each.name}": {parameter_name(each.name)}'
+                for each in arguments
+                if each.keyword_only
+            ]
+        )
         return [
             *_statement(f"_OP_{self.name} = _LIB_{name.namespace}.operator(", declared, ")"),
             *["", ""],
@@ -158,7 +190,11 @@ class Wrapper:
 
     def _recorded(self) -> list[str]:
         """The argument that says which node is recorded for a call, if one is."""
-        in_place, out_of_place, guarded = self.facts.in_place, self.facts.out_of_place, self.facts.guarded
+        in_place, out_of_place, guarded = (
+            self.facts.in_place,
+            self.facts.out_of_place,
+            self.facts.guarded,
+        )
         if in_place is None or out_of_place is None:
             return []
         parts = self._node(in_place)
@@ -177,16 +213,28 @@ class Wrapper:
     def _signature(self) -> list[str]:
         parts: list[str] = []
         for number, each in enumerate(self.operator.arguments):
-            if each.keyword_only and (number == 0 or not self.operator.arguments[number - 1].keyword_only):
+            if each.keyword_only and (
+                number == 0 or not self.operator.arguments[number - 1].keyword_only
+            ):
                 parts.append("*")
             hint = python_words.hint(each.type, self.words)
-            default = f" = {python_words.default(each, self.operator, self.words)}" if each.default is not None else ""
+            default = (
+                f" = {python_words.default(each, self.operator, self.words)}"
+                if each.default is not None
+                else ""
+            )
             parts.append(f"{parameter_name(each.name)}: {hint}{default}")
-        lines = _statement(f"def {self.name}(", parts, f") -> {python_words.return_hint(self.operator, self.words)}:")
+        lines = _statement(
+            f"def {self.name}(",
+            parts,
+            f") -> {python_words.return_hint(self.operator, self.words)}:",
+        )
         try:
             compile("\n".join([*lines, " ..."]), "", "exec")
         except SyntaxError as error:
-            raise SchemaError(self.operator.location, f"no function has such arguments: {error.msg}; change them") from error
+            raise SchemaError(
+                self.operator.location, f"no function has such arguments: {error.msg}; change them"
+            ) from error
         return lines
 
     def _unobserved(self) -> Iterator[str]:
@@ -208,7 +256,11 @@ def _passed(argument: Argument) -> str:
     value = parameter_name(argument.name)
     if not argument.keyword_only:
         return value
-    return f'**{{"{argument.name}": {value}}}' if iskeyword(argument.name) else f"{argument.name}={value}"
+    return (
+        f'**{{"{argument.name}": {value}}}'
+        if iskeyword(argument.name)
+        else f"{argument.name}={value}"
+    )
 
 
 def _constant(expression: str) -> str:
@@ -226,8 +278,13 @@ def _check_names(wrappers: Sequence[Wrapper]) -> None:
     for each in wrappers:
         other = seen.setdefault(each.name, each)
         if other is not each:
-            problem = f"its wrapper would need the name {each.name!r} as that of {other.operator.name}"
-            raise SchemaError(each.operator.location, f"{problem}; rename one of them, or write it into another package")
+            problem = (
+                f"its wrapper would need the name {each.name!r} as that of {other.operator.name}"
+            )
+            raise SchemaError(
+                each.operator.location,
+                f"{problem}; rename one of them, or write it into another package",
+            )
 
 
 def _module(wrappers: Sequence[Wrapper], request: WrapperRequest) -> str:
@@ -240,7 +297,12 @@ def _module(wrappers: Sequence[Wrapper], request: WrapperRequest) -> str:
         *["", "from __future__ import annotations", ""],
         "from collections.abc import Sequence",
         "from typing import Any",
-        *["", *([] if dispatch else ["import torch"]), f"from otel_recfn.tracing.wrappers import {', '.join(RUNTIME)}", ""],
+        *[
+            "",
+            *([] if dispatch else ["import torch"]),
+            f"from otel_recfn.tracing.wrappers import {', '.join(RUNTIME)}",
+            "",
+        ],
         *[f'_LIB_{each} = {library}("{each}"{dispatch})' for each in namespaces],
         *[f"{name} = {value}" for name, value in sorted(constants.items())],
     ]
@@ -249,14 +311,28 @@ def _module(wrappers: Sequence[Wrapper], request: WrapperRequest) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _package(shards: Sequence[Sequence[Wrapper]], left_out: Sequence[str], request: WrapperRequest) -> str:
+def _package(
+    shards: Sequence[Sequence[Wrapper]], left_out: Sequence[str], request: WrapperRequest
+) -> str:
     about = "# A wrapper for each operator."
-    about += f" Without one are those whose tracing PyTorch writes by hand: {', '.join(left_out)}." if left_out else ""
-    lines, names = [*request.header, about, ""], sorted([each.name for shard in shards for each in shard])
+    about += (
+        f" Without one are those whose tracing PyTorch writes by hand: {', '.join(left_out)}."
+        if left_out
+        else ""
+    )
+    lines, names = (
+        [*request.header, about, ""],
+        sorted([each.name for shard in shards for each in shard]),
+    )
     for number, shard in enumerate(shards):
         if shard:
-            lines += _statement(f"from .{_shard(number)} import (", sorted([each.name for each in shard]), ")")
-    return "\n".join([*lines, "", *_statement("__all__ = [", [f'"{name}"' for name in names], "]")]) + "\n"
+            lines += _statement(
+                f"from .{_shard(number)} import (", sorted([each.name for each in shard]), ")"
+            )
+    return (
+        "\n".join([*lines, "", *_statement("__all__ = [", [f'"{name}"' for name in names], "]")])
+        + "\n"
+    )
 
 
 # --- the files
@@ -265,7 +341,11 @@ def _package(shards: Sequence[Sequence[Wrapper]], left_out: Sequence[str], reque
 def stale_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     """The files that are missing, differ, or belong to a shard that is no more; a GeneratorError if one is other people's."""
     changed = [folder / name for name, text in texts.items() if _content(folder / name) != text]
-    ours = [path for path in folder.glob("wrappers_*.py") if path.is_file() and _read(path).startswith(MARK)]
+    ours = [
+        path
+        for path in folder.glob("wrappers_*.py")
+        if path.is_file() and _read(path).startswith(MARK)
+    ]
     return sorted([*changed, *[path for path in ours if path.name not in texts]])
 
 
@@ -287,7 +367,9 @@ def _content(path: Path) -> str | None:
         return None
     text = _read(path)
     if text.strip() and not text.startswith(MARK):
-        raise GeneratorError(f"{path} was not written by otel-recfn codegen; choose another directory with --out, or remove it")
+        raise GeneratorError(
+            f"{path} was not written by otel-recfn codegen; choose another directory with --out, or remove it"
+        )
     return text
 
 

@@ -25,7 +25,9 @@ BUILTIN_HINTS = frozenset({"bool", "complex", "float", "int", "list", "str", "tu
 
 def function_name(name: OperatorName) -> str:
     """The wrapper's name: the operator's, with its overload."""
-    return _usable(f"{name.full}_{name.overload}" if name.overload else name.full, IMPORTED | BUILTIN_HINTS)
+    return _usable(
+        f"{name.full}_{name.overload}" if name.overload else name.full, IMPORTED | BUILTIN_HINTS
+    )
 
 
 def parameter_name(name: str) -> str:
@@ -40,8 +42,21 @@ def _usable(name: str, taken: frozenset[str]) -> str:
 # --- types and defaults
 
 PLAIN: Mapping[str, str] = MappingProxyType(
-    {"DeviceIndex": "int", "Scalar": "complex", "SymBool": "bool", "SymInt": "int", "bool": "bool", "float": "float"}
-    | {"int": "int", "str": "str", "Dimname": "str", "DimVector": "Sequence[int]", "GraphModule": "Any"}
+    {
+        "DeviceIndex": "int",
+        "Scalar": "complex",
+        "SymBool": "bool",
+        "SymInt": "int",
+        "bool": "bool",
+        "float": "float",
+    }
+    | {
+        "int": "int",
+        "str": "str",
+        "Dimname": "str",
+        "DimVector": "Sequence[int]",
+        "GraphModule": "Any",
+    }
 )
 """The hints that are the same for all operators. For ``complex`` Python's type system takes any number."""
 
@@ -74,14 +89,24 @@ TORCH = Words(
         }
     ),
     defaults=MappingProxyType(
-        {word: f"torch.{word}" for word in ("channels_last", "contiguous_format", "double", "float", "int", "long")}
-        | {"preserve_format": "torch.preserve_format", "strided": "torch.strided", "Mean": "1"}  # the number of Mean
+        {
+            word: f"torch.{word}"
+            for word in ("channels_last", "contiguous_format", "double", "float", "int", "long")
+        }
+        | {
+            "preserve_format": "torch.preserve_format",
+            "strided": "torch.strided",
+            "Mean": "1",
+        }  # the number of Mean
     ),
 )
 """The words for operators in ``torch.ops``."""
 
 ANY = Words(
-    types=PLAIN, defaults=MappingProxyType({"Mean": "1"} | {word: f'"{word}"' for word in TORCH.defaults if word != "Mean"})
+    types=PLAIN,
+    defaults=MappingProxyType(
+        {"Mean": "1"} | {word: f'"{word}"' for word in TORCH.defaults if word != "Mean"}
+    ),
 )
 """The words for any other operators: tensors, dtypes and devices are whatever their library takes, and words are texts."""
 

@@ -38,11 +38,29 @@ class Rules:
 
 ATEN = Rules(
     manual=frozenset(
-        {"_backward", "_version", "data", "is_leaf", "options", "output_nr", "requires_grad_", "retain_grad", "set_data"}
+        {
+            "_backward",
+            "_version",
+            "data",
+            "is_leaf",
+            "options",
+            "output_nr",
+            "requires_grad_",
+            "retain_grad",
+            "set_data",
+        }
         | {"_fw_primal", "_make_dual", "copy_", "detach", "detach_", "resize_", "resize_as_"}
     ),
     never_recorded=frozenset(
-        {"_coalesced", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
+        {
+            "_coalesced",
+            "conv1d",
+            "conv2d",
+            "conv3d",
+            "conv_transpose1d",
+            "conv_transpose2d",
+            "conv_transpose3d",
+        }
         | {"convolution", "gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell"}
     ),
     renamed=MappingProxyType({"fill": "full_like", "zero": "zeros_like"}),
@@ -102,7 +120,10 @@ def facts_of(operator: Operator, rules: Rules) -> Facts | None:
     inputs = tuple(f'"{each.name}"' for each in operator.arguments)
     return Facts(
         Recorded(_recorded_name(operator, rules, operator.cpp_name), inputs),
-        Recorded(_recorded_name(operator, rules, operator.name.base), _out_of_place_inputs(operator, rules)),
+        Recorded(
+            _recorded_name(operator, rules, operator.name.base),
+            _out_of_place_inputs(operator, rules),
+        ),
         operator.written[0] if _writes(operator) else "",
     )
 
@@ -130,7 +151,9 @@ def _out_of_place_inputs(operator: Operator, rules: Rules) -> tuple[str, ...]:
     """The arguments without those that take results; in their place the options that a factory needs."""
     inputs = [f'"{each.name}"' for each in operator.arguments if not each.is_out]
     if operator.out_arguments and _is_factory(operator, rules):
-        inputs += [f'Option("out", "{operator.out_arguments[0]}", "{option}")' for option in OPTIONS]
+        inputs += [
+            f'Option("out", "{operator.out_arguments[0]}", "{option}")' for option in OPTIONS
+        ]
     if operator.name.base in rules.options_added and _writes(operator):
         inputs += ADDED_OPTIONS
     return tuple(inputs)

@@ -100,10 +100,16 @@ def operators_of(path: Path) -> list[Operator]:
         import torchgen.gen as gen
         import yaml
     except ImportError as error:
-        raise GeneratorError(f"torchgen, of torch, and PyYAML read schemas: {error}; pip install torch pyyaml") from error
+        raise GeneratorError(
+            f"torchgen, of torch, and PyYAML read schemas: {error}; pip install torch pyyaml"
+        ) from error
     try:
         entries = yaml.load(path.read_text(encoding="utf-8"), Loader=gen.LineLoader)
-    except (yaml.YAMLError, UnicodeDecodeError, AssertionError) as error:  # the last one of a key that is there twice
+    except (
+        yaml.YAMLError,
+        UnicodeDecodeError,
+        AssertionError,
+    ) as error:  # the last one of a key that is there twice
         mark = getattr(error, "problem_mark", None)
         raise SchemaError(f"{path}:{mark.line + 1 if mark else 1}", f"not YAML: {error}") from error
     if not isinstance(entries, list):
@@ -111,7 +117,9 @@ def operators_of(path: Path) -> list[Operator]:
     for entry in entries:
         if not isinstance(entry, dict) or not isinstance(entry.get("func"), str):
             line = entry[LINE] if isinstance(entry, dict) else 1
-            raise SchemaError(f"{path}:{line}", f"{entry!r} has no 'func' with an operator's schema")
+            raise SchemaError(
+                f"{path}:{line}", f"{entry!r} has no 'func' with an operator's schema"
+            )
         entry["func"] = entry["func"].strip()
     parse = _with_generated if any("autogen" in entry for entry in entries) else _parsed
     operators = list(parse(path, entries, gen))
@@ -122,7 +130,15 @@ def operators_of(path: Path) -> list[Operator]:
 # --- operators, from torchgen
 
 DEFAULT_NAMESPACE = "aten"
-REFUSALS = (AssertionError, RuntimeError, ValueError, KeyError, IndexError, TypeError, NotImplementedError)
+REFUSALS = (
+    AssertionError,
+    RuntimeError,
+    ValueError,
+    KeyError,
+    IndexError,
+    TypeError,
+    NotImplementedError,
+)
 """The errors by which torchgen refuses a schema."""
 
 
@@ -133,45 +149,71 @@ def _parsed(path: Path, entries: Sequence[Entry], gen: Any) -> Iterator[Operator
         name = text.partition("(")[0]
         location = f"{path}:{entry[LINE]}: {name}"
         if unknown := sorted({*map(str, entry)} - known):
-            raise SchemaError(location, f"no such key: {', '.join(unknown)}; entries have those of native_functions.yaml")
+            raise SchemaError(
+                location,
+                f"no such key: {', '.join(unknown)}; entries have those of native_functions.yaml",
+            )
         namespace, separator, schema = text.rpartition("::") if "::" in name else ("", "", text)
         if separator and not namespace.isidentifier():
             raise SchemaError(location, f"{namespace!r} is no namespace; write 'mylib::{schema}'")
         try:
             parsed = gen.FunctionSchema.parse(schema)
-            yield _operator(namespace or DEFAULT_NAMESPACE, parsed, entry.get("category_override"), location)
+            yield _operator(
+                namespace or DEFAULT_NAMESPACE, parsed, entry.get("category_override"), location
+            )
         except REFUSALS as error:
-            raise SchemaError(location, f"{text!r} can't be read: {str(error) or type(error).__name__}") from error
+            raise SchemaError(
+                location, f"{text!r} can't be read: {str(error) or type(error).__name__}"
+            ) from error
 
 
 def _with_generated(path: Path, entries: Sequence[Entry], gen: Any) -> Iterator[Operator]:
     """The operators of all entries, and those that torchgen derives from them."""
-    tags = gen.parse_tags_yaml(str(Path(gen.__file__).parent / "packaged" / "ATen" / "native" / "tags.yaml"))
+    tags = gen.parse_tags_yaml(
+        str(Path(gen.__file__).parent / "packaged" / "ATen" / "native" / "tags.yaml")
+    )
     try:
         functions = gen.parse_native_yaml_struct(entries, tags, path=str(path)).native_functions
     except REFUSALS as error:
         raise SchemaError(path, f"can't be read by PyTorch's parser: {error}") from error
     for each in functions:
-        yield _operator(each.namespace, each.func, each.category_override, f"{each.loc}: {each.func.name}")
+        yield _operator(
+            each.namespace, each.func, each.category_override, f"{each.loc}: {each.func.name}"
+        )
 
 
 def _check_names(operators: Sequence[Operator]) -> None:
     seen: dict[str, str] = {}
     for each in operators:
         if not each.name.full.isidentifier() or not f"_{each.name.overload}".isidentifier():
-            raise SchemaError(each.location, f"{str(each.name)!r} is no name; write letters, digits and underscores")
+            raise SchemaError(
+                each.location,
+                f"{str(each.name)!r} is no name; write letters, digits and underscores",
+            )
         other = seen.setdefault(str(each.name), each.location)
         if other != each.location:
-            raise SchemaError(each.location, f"declared already, at {other}; give it an overload name of its own")
+            raise SchemaError(
+                each.location, f"declared already, at {other}; give it an overload name of its own"
+            )
 
 
 def _operator(namespace: str, schema: Any, category: str | None, location: str) -> Operator:
     name, arguments = schema.name.name, schema.arguments
-    groups = ((arguments.flat_positional, False, False), (arguments.flat_kwarg_only, True, False), (arguments.out, True, True))
+    groups = (
+        (arguments.flat_positional, False, False),
+        (arguments.flat_kwarg_only, True, False),
+        (arguments.out, True, True),
+    )
     return Operator(
-        name=OperatorName(namespace, name.base, str(name), schema.name.overload_name, name.dunder_method),
+        name=OperatorName(
+            namespace, name.base, str(name), schema.name.overload_name, name.dunder_method
+        ),
         kind=schema.kind().name,
-        arguments=tuple(Argument(each.name, str(each.type), each.default, *how) for group, *how in groups for each in group),
+        arguments=tuple(
+            Argument(each.name, str(each.type), each.default, *how)
+            for group, *how in groups
+            for each in group
+        ),
         returns=tuple(str(each.type) for each in schema.returns),
         category=category,
         schema=str(schema),

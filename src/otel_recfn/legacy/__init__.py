@@ -19,7 +19,10 @@ from otel_recfn.legacy.cuda import (
     CudaStubs as CudaStubs,
     register_cuda_methods as register_cuda_methods,
 )
-from otel_recfn.legacy.lists import ThreadEventLists as ThreadEventLists, ThreadEvents as ThreadEvents
+from otel_recfn.legacy.lists import (
+    ThreadEventLists as ThreadEventLists,
+    ThreadEvents as ThreadEvents,
+)
 from otel_recfn.legacy.profiler import (
     TLSLegacyProfilerGuard as TLSLegacyProfilerGuard,
     add_event_list as add_event_list,

@@ -50,7 +50,9 @@ class ThreadEvents(UserList[LegacyEvent]):
     ``events`` are there already, or a function makes them when one is read.
     """
 
-    def __init__(self, events: Iterable[LegacyEvent] | Callable[[], list[LegacyEvent]] = ()) -> None:
+    def __init__(
+        self, events: Iterable[LegacyEvent] | Callable[[], list[LegacyEvent]] = ()
+    ) -> None:
         self._make = events if callable(events) else partial(list, events)
 
     @cached_property
@@ -142,7 +144,9 @@ def _moments(batch: Batch, rows: Rows) -> Moments:
     here = batch.thread[ends] == batch.end_thread[ends]
     kinds = np.take(KINDS, batch.kind[begins])
     places = _begins_before_ends(batch, begins, ends[here])
-    moments = Moments(np.insert(begins, places, ends[here]), np.insert(kinds, places, EventKind.POP_RANGE))
+    moments = Moments(
+        np.insert(begins, places, ends[here]), np.insert(kinds, places, EventKind.POP_RANGE)
+    )
     return moments if here.all() else _with_ends_elsewhere(batch, moments, ends[~here])
 
 
@@ -161,9 +165,13 @@ def _begins_before_ends(batch: Batch, begins: Rows, ends: Rows) -> Rows:
     own = np.searchsorted(batch.event_id[begins], batch.event_id[ends]) + 1
     earlier = np.searchsorted(starts, batch.end_ns[ends], "left")
     until_then = np.searchsorted(starts, batch.end_ns[ends], "right")
-    for tie in np.flatnonzero(earlier < until_then).tolist():  # begins at the very time of the end: the rows decide
+    for tie in np.flatnonzero(
+        earlier < until_then
+    ).tolist():  # begins at the very time of the end: the rows decide
         same = begins[earlier[tie] : until_then[tie]]
-        after = np.flatnonzero((same > ends[tie]) & (np.arange(earlier[tie], until_then[tie]) >= own[tie]))
+        after = np.flatnonzero(
+            (same > ends[tie]) & (np.arange(earlier[tie], until_then[tie]) >= own[tie])
+        )
         earlier[tie] = earlier[tie] + after[0] if len(after) else until_then[tie]
     found: Rows = np.maximum.accumulate(np.maximum(earlier, own)) if len(ends) else earlier
     return found
@@ -178,31 +186,49 @@ class _EventMaker:
     def __init__(self, batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> None:
         self._batch, self._cuda_times, self._config = batch, cuda_times, config
         self._thread_ids = [track.thread_id for track in batch.tracks]
-        self._shapes = cache(lambda index: flat_shapes(batch.names[index]) if batch.names[index] else ())
-        self._lines = cache(lambda index: tuple(batch.names[index].split("\n")) if batch.names[index] else ())
+        self._shapes = cache(
+            lambda index: flat_shapes(batch.names[index]) if batch.names[index] else ()
+        )
+        self._lines = cache(
+            lambda index: tuple(batch.names[index].split("\n")) if batch.names[index] else ()
+        )
         devices = np.unique(batch.device[batch.kind == events.RowKind.MEMORY]).tolist()
-        self._devices = {cuda: [each for each in devices if is_on_cuda(batch.names[each]) is cuda] for cuda in (False, True)}
+        self._devices = {
+            cuda: [each for each in devices if is_on_cuda(batch.names[each]) is cuda]
+            for cuda in (False, True)
+        }
 
     def events(self, moments: Moments) -> list[LegacyEvent]:
         """The events of a thread."""
         made: list[LegacyEvent] = []
         for first in range(0, len(moments.rows), BLOCK):
-            made += self._block(moments.rows[first : first + BLOCK], moments.kinds[first : first + BLOCK])
+            made += self._block(
+                moments.rows[first : first + BLOCK], moments.kinds[first : first + BLOCK]
+            )
         return made
 
     def _block(self, rows: Rows, kinds: NDArray[np.uint8]) -> list[LegacyEvent]:
         """The events of some rows: a push with all fields of its range, the others with few."""
         batch, names = self._batch, self._batch.names
-        push, pop, memory = [kinds == kind for kind in (EventKind.PUSH_RANGE, EventKind.POP_RANGE, EventKind.MEMORY_ALLOC)]
+        push, pop, memory = [
+            kinds == kind
+            for kind in (EventKind.PUSH_RANGE, EventKind.POP_RANGE, EventKind.MEMORY_ALLOC)
+        ]
 
         def column(name: str, has_it: Any = push, otherwise: int = 0) -> Iterable[Any]:
             return _items(np.where(has_it, getattr(batch, name)[rows], otherwise))
 
-        on_cpu, on_cuda = (memory & np.isin(batch.device[rows], self._devices[is_cuda]) for is_cuda in (False, True))
+        on_cpu, on_cuda = (
+            memory & np.isin(batch.device[rows], self._devices[is_cuda])
+            for is_cuda in (False, True)
+        )
         columns = {
             "kind": map(KIND_OF.__getitem__, kinds.tolist()),
             "name": map(names.__getitem__, column("name", ~pop & ~memory)),
-            "thread_id": map(self._thread_ids.__getitem__, _items(np.where(pop, batch.end_thread[rows], batch.thread[rows]))),
+            "thread_id": map(
+                self._thread_ids.__getitem__,
+                _items(np.where(pop, batch.end_thread[rows], batch.thread[rows])),
+            ),
             "handle": np.where(push | pop, batch.handle[rows], 0).tolist(),
             "shapes": map(self._shapes, column("shapes", push & self._config.report_input_shapes)),
             "node_id": column("node_id", ~memory, -1),
@@ -214,7 +240,10 @@ class _EventMaker:
             "fwd_thread_id": column("forward_thread_id"),
             "scope": column("scope"),
             "flops": column("flops"),
-            "stack": map(self._lines, column("stack", push & (batch.scope[rows] != RecordScope.BACKWARD_FUNCTION))),
+            "stack": map(
+                self._lines,
+                column("stack", push & (batch.scope[rows] != RecordScope.BACKWARD_FUNCTION)),
+            ),
             "event_id": batch.event_id[rows].tolist(),
         }
         if self._config.with_flops:
@@ -231,10 +260,17 @@ class _EventMaker:
     def _counted(self, rows: Rows, pushes: list[bool]) -> Iterator[Mapping[str, Any] | None]:
         """The arguments from which the FLOPs of each row's range were counted."""
         names = self._batch.names
-        texts = [getattr(self._batch, column)[rows].tolist() for column in ("name", "shapes", "dtypes", "concrete_inputs")]
+        texts = [
+            getattr(self._batch, column)[rows].tolist()
+            for column in ("name", "shapes", "dtypes", "concrete_inputs")
+        ]
         for is_push, name, shapes, dtypes, concrete in zip(pushes, *texts, strict=True):
             is_counted = is_push and names[name] in SIZES
-            yield extra_args(names[name], self._shapes(shapes), names[dtypes], names[concrete]) if is_counted else None
+            yield (
+                extra_args(names[name], self._shapes(shapes), names[dtypes], names[concrete])
+                if is_counted
+                else None
+            )
 
 
 def _items(column: NDArray[Any]) -> Iterable[Any]:
@@ -267,7 +303,9 @@ KEPT = 1024
 """The number of distinct texts of inputs whose meanings are kept."""
 
 
-def extra_args(operator: str, shapes: tuple[tuple[int, ...], ...], dtypes: str, concrete_inputs: str) -> dict[str, Any]:
+def extra_args(
+    operator: str, shapes: tuple[tuple[int, ...], ...], dtypes: str, concrete_inputs: str
+) -> dict[str, Any]:
     """The arguments of a counted operator, from its row's columns; empty if it can't be counted from them."""
     of_inputs = _dtypes(dtypes)
     for _, place in SIZES[operator]:
@@ -292,7 +330,11 @@ def _dtypes(text: str) -> tuple[Any, ...]:
 def _values(concrete_inputs: str) -> dict[int, Any]:
     """The whole numbers and lists of numbers, by place."""
     texts = _parsed(concrete_inputs)
-    numbers = {place: _parsed(text) for place, text in enumerate(texts)} if isinstance(texts, list) else {}
+    numbers = (
+        {place: _parsed(text) for place, text in enumerate(texts)}
+        if isinstance(texts, list)
+        else {}
+    )
     return {place: value for place, value in numbers.items() if value is not None}
 
 

@@ -28,7 +28,11 @@ from otel_recfn.batches.averages import key_averages
 from otel_recfn.batches.merging import merged
 from otel_recfn.batches.selection import Selected
 from otel_recfn.callbacks.callback import RecordFunctionCallback
-from otel_recfn.callbacks.registry import INVALID_CALLBACK_HANDLE, add_thread_local_callback, remove_callback
+from otel_recfn.callbacks.registry import (
+    INVALID_CALLBACK_HANDLE,
+    add_thread_local_callback,
+    remove_callback,
+)
 from otel_recfn.callbacks.thread_locals import (
     DebugInfoKind,
     debug_info_get,
@@ -105,7 +109,9 @@ class ProfilerRun:
     def __del__(self) -> None:
         # Where the last reference is dropped locks may be held: another thread stops it. threading.Thread takes locks itself.
         if not self.over and self.config.records_events and not sys.is_finalizing():
-            with suppress(RuntimeError):  # no thread can be started: the capture ends with the process, at the latest
+            with suppress(
+                RuntimeError
+            ):  # no thread can be started: the capture ends with the process, at the latest
                 _thread.start_new_thread(process_session().stop, (self._capture, STOP_SECONDS))
 
     def mark(self, name: str, include_cuda: bool = True) -> None:
@@ -119,7 +125,9 @@ class ProfilerRun:
 
     def mark_start(self) -> None:
         """The mark that times are relative to. It is kept beside the store, which drops the oldest events first."""
-        self._start_mark = LegacyEvent(EventKind.MARK, START_PROFILE, _native.current_thread_id(), cpu_ns=time.time_ns())
+        self._start_mark = LegacyEvent(
+            EventKind.MARK, START_PROFILE, _native.current_thread_id(), cpu_ns=time.time_ns()
+        )
         self.mark(START_PROFILE, include_cuda=False)
 
     def consolidate(self) -> ThreadEventLists:
@@ -132,14 +140,20 @@ class ProfilerRun:
         remote, self.remote_events = self.remote_events, []
         lists = event_lists(rows, self.cuda_times, self.config)
         found: list[MutableSequence[LegacyEvent]] = [*self._lost_start(), *lists, *remote]
-        return ThreadEventLists(found, partial(key_averages, rows), process_session().lost(self._capture))
+        return ThreadEventLists(
+            found, partial(key_averages, rows), process_session().lost(self._capture)
+        )
 
     def _lost_start(self) -> list[list[LegacyEvent]]:
         """The start mark if the store lost it: older events were dropped, or this is a forked child, which begins empty."""
         mark, self._start_mark = self._start_mark, None
         dropped = self._store.dropped
         if dropped:
-            log.warning("the profiler kept its newest %d events; %d older ones were dropped", MAX_EVENTS, dropped)
+            log.warning(
+                "the profiler kept its newest %d events; %d older ones were dropped",
+                MAX_EVENTS,
+                dropped,
+            )
         return [[mark]] if mark is not None and (dropped or os.getpid() != self._pid) else []
 
 
@@ -151,16 +165,22 @@ MEMORY_OWNER = "legacy profiler"
 def enable_profiler_legacy(config: ProfilerConfig) -> None:
     """Start a run in the calling thread; a ProfilerError if one runs there, for Kineto, and for NVTX without CUDA."""
     if config.state == ProfilerState.NVTX and not cuda_stubs().enabled():
-        raise ProfilerError("Can't use NVTX profiler - PyTorch has no CUDA here; pass ProfilerState.CPU instead")
+        raise ProfilerError(
+            "Can't use NVTX profiler - PyTorch has no CUDA here; pass ProfilerState.CPU instead"
+        )
     if config.state == ProfilerState.KINETO:
-        raise ProfilerError("the legacy profiler can't use Kineto; pass another state, or use torch.profiler instead")
+        raise ProfilerError(
+            "the legacy profiler can't use Kineto; pass another state, or use torch.profiler instead"
+        )
     if debug_info_get(DebugInfoKind.PROFILER_STATE) is not None:
         raise ProfilerError("Profiler is already enabled on this thread; disable it first")
     run = ProfilerRun(config)
     try:
         run.start()
         debug_info_push(DebugInfoKind.PROFILER_STATE, run)
-        run.callback_handle = add_cuda_callback(config, partial(_times_if_running, weakref.ref(run)))
+        run.callback_handle = add_cuda_callback(
+            config, partial(_times_if_running, weakref.ref(run))
+        )
         run.mark_start()
     except BaseException:
         if debug_info_get(DebugInfoKind.PROFILER_STATE) is run:
@@ -187,7 +207,9 @@ def disable_profiler_legacy(options: ProfilerDisableOptions | None = None) -> Th
     consolidates = options.consolidate and run.config.records_events
     if consolidates:
         run.mark(STOP_PROFILE, include_cuda=False)
-    if options.cleanup_tls_state:  # if nobody reads the run here, it goes on in the threads that got it from this one
+    if (
+        options.cleanup_tls_state
+    ):  # if nobody reads the run here, it goes on in the threads that got it from this one
         if consolidates:
             run.stop()
         debug_info_pop(DebugInfoKind.PROFILER_STATE)
@@ -215,7 +237,12 @@ class TLSLegacyProfilerGuard:
         enable_profiler_legacy(self._config)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         lists = disable_profiler_legacy(self._options)
         if self._result is None:
             return
@@ -235,7 +262,9 @@ def profiler_config() -> ProfilerConfig:
     """The config of the calling thread's run (source: ``getProfilerConfig``); a ProfilerError if there is none."""
     run = _current_run()
     if run is None:
-        raise ProfilerError("Tried to access profiler config, but profiler is not enabled; call enable_profiler_legacy first")
+        raise ProfilerError(
+            "Tried to access profiler config, but profiler is not enabled; call enable_profiler_legacy first"
+        )
     return run.config
 
 
@@ -260,7 +289,9 @@ def add_event_list(events: Iterable[LegacyEvent]) -> None:
     """Add events of another process to the run of the calling thread; a ProfilerError if there is none."""
     run = _current_run()
     if run is None:
-        raise ProfilerError("Profiler must be enabled; call enable_profiler_legacy in this thread first")
+        raise ProfilerError(
+            "Profiler must be enabled; call enable_profiler_legacy in this thread first"
+        )
     run.remote_events.append(list(events))
 
 
@@ -272,12 +303,18 @@ def _current_run() -> ProfilerRun | None:
 def _innermost_run(options: ProfilerDisableOptions) -> ProfilerRun:
     run = _current_run()
     if run is None:
-        raise ProfilerError("Can't disable profiler when it's not running; call enable_profiler_legacy in this thread first")
-    debug_info_peek(DebugInfoKind.PROFILER_STATE)  # an error if other debug info was pushed since and isn't popped yet
+        raise ProfilerError(
+            "Can't disable profiler when it's not running; call enable_profiler_legacy in this thread first"
+        )
+    debug_info_peek(
+        DebugInfoKind.PROFILER_STATE
+    )  # an error if other debug info was pushed since and isn't popped yet
     if run.config.disabled:
         if options.cleanup_tls_state:
             debug_info_pop(DebugInfoKind.PROFILER_STATE)
-        raise ProfilerError("Can't disable profiler when it's not running; its state was ProfilerState.DISABLED")
+        raise ProfilerError(
+            "Can't disable profiler when it's not running; its state was ProfilerState.DISABLED"
+        )
     return run
 
 
@@ -297,7 +334,9 @@ on_profiler_state(_mark_rows_as)
 
 
 # The recorder of a forked child starts empty.
-around_forks(Order.THREAD_STATE, in_child=lambda: _mark_rows_as(debug_info_get(DebugInfoKind.PROFILER_STATE)))
+around_forks(
+    Order.THREAD_STATE, in_child=lambda: _mark_rows_as(debug_info_get(DebugInfoKind.PROFILER_STATE))
+)
 trace_instead(mark, _no_mark)
 
 
@@ -306,7 +345,18 @@ trace_instead(mark, _no_mark)
 
 NOT_TIMED = frozenset(
     f"aten::{name}"
-    for name in {"view", "t", "transpose", "stride", "empty", "empty_like", "empty_strided", "as_strided", "expand", "resize_"}
+    for name in {
+        "view",
+        "t",
+        "transpose",
+        "stride",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "as_strided",
+        "expand",
+        "resize_",
+    }
     | {"squeeze", "unsqueeze", "slice", "_unsafe_view", "size"}
 )
 """Operators that launch nothing on a GPU, so that timing them would only cost."""
@@ -334,7 +384,11 @@ def add_cuda_callback(config: ProfilerConfig, living: Callable[[], CudaTimes | N
     def push_range(fn: Any) -> bool:
         if living() is None:
             return False
-        cuda_stubs().range_push(nvtx_text(fn.name(), fn.seq_nr(), _shapes(fn.inputs()) if config.report_input_shapes else []))
+        cuda_stubs().range_push(
+            nvtx_text(
+                fn.name(), fn.seq_nr(), _shapes(fn.inputs()) if config.report_input_shapes else []
+            )
+        )
         return True
 
     def pop_range(_fn: Any, pushed: bool) -> None:
@@ -342,7 +396,9 @@ def add_cuda_callback(config: ProfilerConfig, living: Callable[[], CudaTimes | N
             cuda_stubs().range_pop()
 
     if config.state == ProfilerState.NVTX:
-        return add_thread_local_callback(RecordFunctionCallback(push_range, pop_range).needs_inputs(config.report_input_shapes))
+        return add_thread_local_callback(
+            RecordFunctionCallback(push_range, pop_range).needs_inputs(config.report_input_shapes)
+        )
     if config.state != ProfilerState.CUDA:
         return INVALID_CALLBACK_HANDLE
     if not cuda_stubs().enabled():

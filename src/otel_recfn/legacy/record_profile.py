@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, TextIO
 
 from otel_recfn.errors import ProfilerError
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
-from otel_recfn.legacy.values import START_PROFILE, EventKind, LegacyEvent, ProfilerConfig, ProfilerState
+from otel_recfn.legacy.values import (
+    START_PROFILE,
+    EventKind,
+    LegacyEvent,
+    ProfilerConfig,
+    ProfilerState,
+)
 from otel_recfn.sinks.chrome.encoder import microseconds
 from otel_recfn.sinks.growing_file import GrowingFile
 from otel_recfn.support.texts import json_value
@@ -51,7 +57,9 @@ class RecordProfile:
         self._out = out
         try:
             if isinstance(out, str | os.PathLike):
-                GrowingFile(out).close()  # what can't be made is an error now, and not after the run
+                GrowingFile(
+                    out
+                ).close()  # what can't be made is an error now, and not after the run
         except BaseException:
             disable_profiler_legacy()
             raise
@@ -64,7 +72,9 @@ class RecordProfile:
         self._running = False
         try:
             if threading.get_ident() != self._thread:  # that one may have a run of its own
-                raise ProfilerError("a RecordProfile was dropped in another thread than it profiles: close it there")
+                raise ProfilerError(
+                    "a RecordProfile was dropped in another thread than it profiles: close it there"
+                )
             events = list(chain.from_iterable(disable_profiler_legacy()))
             if os.getpid() == self._pid:  # a forked child leaves the file to its parent
                 self._write(events)
@@ -89,7 +99,12 @@ class RecordProfile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.close()
 
 

@@ -89,9 +89,16 @@ class ProfilerConfig:
     def from_value_list(cls, values: Any) -> ProfilerConfig:
         """The config from the values of ``to_value_list``; later values are ignored (``ProfilerConfig::fromIValue``)."""
         if not isinstance(values, list) or len(values) < NUM_VALUES:
-            raise ProfilerError(f"Expected a list of {NUM_VALUES} values, got {values!r}; pass what to_value_list gave")
+            raise ProfilerError(
+                f"Expected a list of {NUM_VALUES} values, got {values!r}; pass what to_value_list gave"
+            )
         state, shapes, memory = values[:NUM_VALUES]
-        if type(state) is not int or state not in {*ProfilerState} or type(shapes) is not bool or type(memory) is not bool:
+        if (
+            type(state) is not int
+            or state not in {*ProfilerState}
+            or type(shapes) is not bool
+            or type(memory) is not bool
+        ):
             raise ProfilerError(f"Expected a ProfilerState's number and two bools, got {values!r}")
         return cls(ProfilerState(state), shapes, memory)
 
@@ -109,7 +116,9 @@ class ProfilerConfig:
     def extras(self) -> Extra:
         """The extras that the recorder records for it."""
         shapes = self.report_input_shapes or self.with_flops  # FLOPs are counted from shapes
-        of_operators = Extra.SHAPES * shapes | Extra.STACK * self.with_stack | Extra.FLOPS * self.with_flops
+        of_operators = (
+            Extra.SHAPES * shapes | Extra.STACK * self.with_stack | Extra.FLOPS * self.with_flops
+        )
         return Extra(of_operators | Extra.MEMORY * self.profile_memory)
 
 
@@ -219,7 +228,9 @@ class LegacyEvent:
     def cuda_elapsed_us(self, later: LegacyEvent) -> float:
         """Microseconds on the GPU from this event to a later one of the same GPU; waits until it is that far."""
         if not (self.has_cuda and later.has_cuda):
-            raise ProfilerError("Events were not recorded for CUDA; enable the profiler with ProfilerState.CUDA")
+            raise ProfilerError(
+                "Events were not recorded for CUDA; enable the profiler with ProfilerState.CUDA"
+            )
         if self.device != later.device:
             raise ProfilerError(
                 f"Events are not on the same device: {later.device} vs {self.device}; compare a push with its own pop"
@@ -291,16 +302,27 @@ def _decoded(values: Any) -> dict[str, Any]:
     kinds = [kind for _, kind in VALUES]
     if not isinstance(values, list) or [type(value) for value in values[: len(VALUES)]] != kinds:
         expected = ", ".join([f"{name} ({kind.__name__})" for name, kind in VALUES])
-        raise ProfilerError(f"Expected a list of {expected}, got {values!r}; pass what to_value_list gave")
+        raise ProfilerError(
+            f"Expected a list of {expected}, got {values!r}; pass what to_value_list gave"
+        )
     fields: dict[str, Any] = dict(zip((name for name, _ in VALUES), values, strict=False))
     recorded = fields.pop("cuda_recorded")
     if fields["cpu_ns"] <= 0 or (recorded and min(fields["device"], fields["cuda_us"]) < 0):
-        raise ProfilerError(f"Expected the times of a recorded event, got {values!r}; set cuda_us before it is sent")
+        raise ProfilerError(
+            f"Expected the times of a recorded event, got {values!r}; set cuda_us before it is sent"
+        )
     try:
         shapes = tuple([tuple(map(index, shape)) for shape in fields["shapes"]])
-        return {**fields, "kind": EventKind(fields["kind"]), "handle": int(fields["handle"]), "shapes": shapes}
+        return {
+            **fields,
+            "kind": EventKind(fields["kind"]),
+            "handle": int(fields["handle"]),
+            "shapes": shapes,
+        }
     except (TypeError, ValueError, OverflowError) as error:
-        raise ProfilerError(f"Expected a kind, a handle and lists of sizes: {error}; pass what to_value_list gave") from None
+        raise ProfilerError(
+            f"Expected a kind, a handle and lists of sizes: {error}; pass what to_value_list gave"
+        ) from None
 
 
 # --- for PyTorch's parser of legacy records
@@ -342,8 +364,27 @@ class TorchRecord:
 
 METHODS = {"kind": "kind_str", "start_us": "cpu_us"} | {
     name: name
-    for name in {"name", "thread_id", "fwd_thread_id", "device", "has_cuda", "shapes", "cpu_memory_usage", "cuda_memory_usage"}
-    | {"handle", "node_id", "is_remote", "sequence_nr", "stack", "scope", "correlation_id", "flops", "is_async"}
+    for name in {
+        "name",
+        "thread_id",
+        "fwd_thread_id",
+        "device",
+        "has_cuda",
+        "shapes",
+        "cpu_memory_usage",
+        "cuda_memory_usage",
+    }
+    | {
+        "handle",
+        "node_id",
+        "is_remote",
+        "sequence_nr",
+        "stack",
+        "scope",
+        "correlation_id",
+        "flops",
+        "is_async",
+    }
 }
 """The attributes that the methods of ``TorchRecord`` return."""
 

@@ -31,7 +31,16 @@ from otel_recfn.model.columns import (
     Track,
 )
 
-__all__ = ["COLUMN_TYPES", "NO_CONTEXT", "Batch", "Event", "Opened", "OpenedColumns", "SpanContextRef", "Track"]
+__all__ = [
+    "COLUMN_TYPES",
+    "NO_CONTEXT",
+    "Batch",
+    "Event",
+    "Opened",
+    "OpenedColumns",
+    "SpanContextRef",
+    "Track",
+]
 
 SHARED_ROWS = 1 << 18
 """The rows up to which batches share empty columns."""
@@ -45,7 +54,11 @@ def empty_column(dtype: Any, count: int, empty: int = 0) -> NDArray[Any]:
         count: of rows.
         empty: what says so.
     """
-    return shared_column(dtype, empty)[:count] if count <= SHARED_ROWS else _filled(count, dtype, empty)
+    return (
+        shared_column(dtype, empty)[:count]
+        if count <= SHARED_ROWS
+        else _filled(count, dtype, empty)
+    )
 
 
 @cache
@@ -89,18 +102,26 @@ class OpenedColumns:
 
     def in_contexts(self, wanted: NDArray[np.bool_]) -> OpenedColumns:
         """The announced ranges in these contexts, a mask. A program may announce every operator below a span of its own."""
-        are_wanted = np.take(wanted, self.columns["context"])  # numpy crashes if wanted[...], of uint32, finds no memory
-        return OpenedColumns({name: each[are_wanted] for name, each in self.columns.items()}, self._names)
+        are_wanted = np.take(
+            wanted, self.columns["context"]
+        )  # numpy crashes if wanted[...], of uint32, finds no memory
+        return OpenedColumns(
+            {name: each[are_wanted] for name, each in self.columns.items()}, self._names
+        )
 
     def __len__(self) -> int:
         return len(self.columns["event_id"])
 
     def __iter__(self) -> Iterator[Opened]:
-        for event_id, name, *rest in zip(*(column.tolist() for column in self.columns.values()), strict=True):
+        for event_id, name, *rest in zip(
+            *(column.tolist() for column in self.columns.values()), strict=True
+        ):
             yield Opened(event_id, self._names[name], *rest)
 
 
-NOTHING_OPENED = OpenedColumns({name: np.zeros(0, COLUMN_TYPES[name]) for name in ANNOUNCED_COLUMNS}, ())
+NOTHING_OPENED = OpenedColumns(
+    {name: np.zeros(0, COLUMN_TYPES[name]) for name in ANNOUNCED_COLUMNS}, ()
+)
 
 
 class Event(ColumnValues):
@@ -151,7 +172,9 @@ class Batch(ColumnArrays):
     def is_empty(self, column: Column[Any, Any]) -> bool:
         """Whether a column is empty, and shared with other batches, so that a copy of rows need not read it."""
         dtype: Any = column.dtype
-        return column.seldom and getattr(self, column.name).base is shared_column(dtype, column.empty)
+        return column.seldom and getattr(self, column.name).base is shared_column(
+            dtype, column.empty
+        )
 
     def take(self, rows: NDArray[Any] | slice, **columns: Any) -> Batch:
         """A batch of these rows with the same tables and nothing announced; all of them count as closed.
@@ -161,11 +184,15 @@ class Batch(ColumnArrays):
             columns: what to have in place of columns or tables, already of the new length.
         """
         taken = {name: getattr(self, name)[rows] for name in COLUMN_TYPES if name not in columns}
-        return replace(self, **{"opened": NOTHING_OPENED, "long_open": None, **taken, **columns}, closed=-1)
+        return replace(
+            self, **{"opened": NOTHING_OPENED, "long_open": None, **taken, **columns}, closed=-1
+        )
 
     def events(self) -> Iterator[Event]:
         """The rows as events, every index resolved. For reading and for tests; sinks read the columns."""
-        return itertools.starmap(Event, zip(*[self._resolved(column) for column in COLUMNS], strict=True))
+        return itertools.starmap(
+            Event, zip(*[self._resolved(column) for column in COLUMNS], strict=True)
+        )
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The columns of an Event, row by row."""
@@ -176,13 +203,21 @@ class Batch(ColumnArrays):
         values: list[Any] = getattr(self, column.name).tolist()
         if column.value is int:
             return values
-        tables: dict[object, Sequence[Any]] = {str: self.names, Track: self.tracks, SpanContextRef: self.contexts}
+        tables: dict[object, Sequence[Any]] = {
+            str: self.names,
+            Track: self.tracks,
+            SpanContextRef: self.contexts,
+        }
         table = tables.get(column.value)
-        meanings = {value: column.value(value) if table is None else table[value] for value in {*values}}
+        meanings = {
+            value: column.value(value) if table is None else table[value] for value in {*values}
+        }
         return [meanings[value] for value in values]
 
 
-def columns_of_drain(rows: Mapping[str, Any], opened: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def columns_of_drain(
+    rows: Mapping[str, Any], opened: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, Any]:
     """An array for each column of a Batch, and the announced ranges, over the memory that the drain filled.
 
     Args:
@@ -191,7 +226,9 @@ def columns_of_drain(rows: Mapping[str, Any], opened: Mapping[str, Any], names: 
         names: what its names index.
     """
     columns = columns_of(rows, memoryview(rows["kind"]).nbytes)
-    announced = {name: np.frombuffer(opened[name], COLUMN_TYPES[name]) for name in ANNOUNCED_COLUMNS}
+    announced = {
+        name: np.frombuffer(opened[name], COLUMN_TYPES[name]) for name in ANNOUNCED_COLUMNS
+    }
     return columns | {"opened": OpenedColumns(announced, names)}
 
 

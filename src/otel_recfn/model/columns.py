@@ -110,7 +110,9 @@ class Columns:
     scope = Column(np.uint8, RecordScope, "What kind of range PyTorch announces.")
     source = Column(np.uint8, EventSource, "Who said begin and end.", announced=True)
     start_ns = Column(np.int64, int, "Unix nanoseconds.", announced=True)
-    end_ns = Column(np.int64, int, "Unix nanoseconds; a mark and a change of memory end when they start.")
+    end_ns = Column(
+        np.int64, int, "Unix nanoseconds; a mark and a change of memory end when they start."
+    )
     thread = Column(np.uint32, Track, "The thread that began it.", announced=True)
     end_thread = Column(np.uint32, Track, "The thread that ended it.")
     sequence_nr = Column(
@@ -128,11 +130,18 @@ class Columns:
         attribute="recfn.forward_thread_id",
         argument="Fwd thread id",
     )
-    handle = Column(np.uint64, int, "RecordFunction's handle of the range.", attribute="recfn.handle")
+    handle = Column(
+        np.uint64, int, "RecordFunction's handle of the range.", attribute="recfn.handle"
+    )
     parent = Column(np.uint64, int, "Event id of the enclosing range; 0 at top level.")
-    root = Column(np.uint64, int, "Event id of the outermost enclosing range, the row's own at top level.")
+    root = Column(
+        np.uint64, int, "Event id of the outermost enclosing range, the row's own at top level."
+    )
     context = Column(
-        np.uint32, SpanContextRef, "The span that was current when the row's outermost range began.", announced=True
+        np.uint32,
+        SpanContextRef,
+        "The span that was current when the row's outermost range began.",
+        announced=True,
     )
     debug_handle = Column(
         np.int64,
@@ -161,9 +170,16 @@ class Columns:
         argument="Input type",
     )
     module = _text(
-        "The path of the nn.Module that the range is a call of.", seldom=True, attribute="recfn.module", argument="Module"
+        "The path of the nn.Module that the range is a call of.",
+        seldom=True,
+        attribute="recfn.module",
+        argument="Module",
     )
-    error = _text("``<exception type>: <message>`` of what the range was left by.", seldom=True, argument="Error")
+    error = _text(
+        "``<exception type>: <message>`` of what the range was left by.",
+        seldom=True,
+        argument="Error",
+    )
     node_id = Column(
         np.int64,
         int,
@@ -173,7 +189,12 @@ class Columns:
         attribute="recfn.node_id",
         argument="Node id",
     )
-    profiler = Column(np.uint32, int, "The profiler run that the thread worked for; 0 if there was none.", seldom=True)
+    profiler = Column(
+        np.uint32,
+        int,
+        "The profiler run that the thread worked for; 0 if there was none.",
+        seldom=True,
+    )
     flops = Column(
         np.int64,
         int,
@@ -184,10 +205,20 @@ class Columns:
         argument="Flops",
     )
     stack = _text(
-        "One ``file(line): function`` a line, innermost first.", seldom=True, extra=Extra.STACK, argument="Call stack"
+        "One ``file(line): function`` a line, innermost first.",
+        seldom=True,
+        extra=Extra.STACK,
+        argument="Call stack",
     )
-    nbytes = Column(np.int64, int, "Of a row of RowKind.MEMORY: what was allocated; negative: freed.", seldom=True)
-    device = _text("Of a row of RowKind.MEMORY: where, ``cpu`` or ``cuda:0``.", seldom=True, argument="Device")
+    nbytes = Column(
+        np.int64,
+        int,
+        "Of a row of RowKind.MEMORY: what was allocated; negative: freed.",
+        seldom=True,
+    )
+    device = _text(
+        "Of a row of RowKind.MEMORY: where, ``cpu`` or ``cuda:0``.", seldom=True, argument="Device"
+    )
     caller = Column(
         np.uint64,
         int,
@@ -209,9 +240,13 @@ class Columns:
         attribute="recfn.module.class",
     )
     stacktrace = _text("Where the exception was raised that the range was left by.", seldom=True)
-    code = _text("What it is a call of, where that is known: ``file(line): function``.", seldom=True)
+    code = _text(
+        "What it is a call of, where that is known: ``file(line): function``.", seldom=True
+    )
     call_site = _text(
-        "Of a Python call, where asked for: the line that called, ``file(line): function``.", seldom=True, argument="Call site"
+        "Of a Python call, where asked for: the line that called, ``file(line): function``.",
+        seldom=True,
+        argument="Call site",
     )
     concrete_inputs = _text(
         'JSON, a string per input, as torch.profiler writes numbers and short lists of them: ``["","1","[2, 3]","True"]``.',
@@ -240,7 +275,9 @@ class Columns:
     )
 
 
-COLUMNS: tuple[Column[Any, Any], ...] = tuple([each for each in vars(Columns).values() if isinstance(each, Column)])
+COLUMNS: tuple[Column[Any, Any], ...] = tuple(
+    [each for each in vars(Columns).values() if isinstance(each, Column)]
+)
 BY_SIZE = tuple(sorted(COLUMNS, key=lambda column: -np.dtype(column.dtype).itemsize))
 """The columns as C++ has them, in the order in which spans and Chrome traces show them."""
 COLUMN_TYPES: dict[str, type[np.generic]] = {column.name: column.dtype for column in COLUMNS}

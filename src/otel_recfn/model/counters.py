@@ -27,12 +27,18 @@ def balanced(rows: int, recorder: Mapping[str, int], sinks: Mapping[str, int]) -
     """
     own = {name.removeprefix("spans."): count for name, count in sinks.items()}
     has_spans = "exported" in own
-    names = ("added", *FATES, "incomplete") if has_spans else ("dropped.buffer_full", "dropped.error", "incomplete")
+    names = (
+        ("added", *FATES, "incomplete")
+        if has_spans
+        else ("dropped.buffer_full", "dropped.error", "incomplete")
+    )
     never_sealed = sum(recorder.get(name, 0) for name in NEVER_SEALED)
     counts = {"recorded": own.pop("recorded", rows) + never_sealed}
     counts |= {name: own.pop(name, 0) + recorder.get(name, 0) for name in names}
     if has_spans:
-        counts["waiting"] = counts["recorded"] + counts["added"] - sum(counts[name] for name in FATES)
+        counts["waiting"] = (
+            counts["recorded"] + counts["added"] - sum(counts[name] for name in FATES)
+        )
     return counts | own
 
 

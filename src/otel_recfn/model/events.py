@@ -130,7 +130,9 @@ def scopes_mask(scopes: Iterable[RecordScope] | None) -> int:
         mask = sum({1 << RecordScope(scope) for scope in scopes or ()})
     except (TypeError, ValueError):
         allowed = ", ".join(member.name for member in RecordScope)
-        raise SettingError(f"scopes={scopes!r} is not allowed; allowed: None or a set of RecordScope: {allowed}") from None
+        raise SettingError(
+            f"scopes={scopes!r} is not allowed; allowed: None or a set of RecordScope: {allowed}"
+        ) from None
     return mask or ALL_SCOPES_MASK
 
 
@@ -165,7 +167,9 @@ OPTIMIZER, OPTIMIZER_STEP = "Optimizer.", "Optimizer.step#"
 UNNAMED_STEP = "step"
 """The name of a step to which the program gave none."""
 
-SOURCES_WITHOUT_SCOPES = frozenset(source for source, traits in SOURCES.items() if not traits.by_scope)
+SOURCES_WITHOUT_SCOPES = frozenset(
+    source for source, traits in SOURCES.items() if not traits.by_scope
+)
 
 
 def is_call(source: int, name: str) -> bool:
@@ -191,7 +195,9 @@ def whole_number(value: SupportsIndex, name: str, allowed: range) -> int:
     except TypeError:
         number = allowed[0] - 1
     if number not in allowed:
-        raise SettingError(f"{name}={value!r} is not allowed; allowed: a whole number from {allowed[0]} to {allowed[-1]}")
+        raise SettingError(
+            f"{name}={value!r} is not allowed; allowed: a whole number from {allowed[0]} to {allowed[-1]}"
+        )
     return number
 
 
@@ -203,4 +209,8 @@ LEAST_WAIT_NS = 1_000_000
 def wait_time_ns(duration_ns: int, cpu_time_ns: int) -> int:
     """The time of waiting in a duration; 0 if it isn't most of it, or if the CPU time isn't known (-1)."""
     waited_ns = duration_ns - cpu_time_ns
-    return waited_ns if cpu_time_ns >= 0 and waited_ns >= LEAST_WAIT_NS and 2 * waited_ns > duration_ns else 0
+    return (
+        waited_ns
+        if cpu_time_ns >= 0 and waited_ns >= LEAST_WAIT_NS and 2 * waited_ns > duration_ns
+        else 0
+    )

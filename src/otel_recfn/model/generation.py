@@ -30,7 +30,10 @@ class Generation:
 
     def add(self, number: int, end_ns: int, attributes: Mapping[str, Any]) -> None:
         """Add a range ``decode``, which makes the token of that number, and the attributes of its end."""
-        self.output_tokens, self.last_token_ns = self.output_tokens + 1, max(self.last_token_ns, end_ns)
+        self.output_tokens, self.last_token_ns = (
+            self.output_tokens + 1,
+            max(self.last_token_ns, end_ns),
+        )
         if PREFILL_ID in attributes:
             self.count, self.output_tokens = self.count + 1, self.output_tokens + number - 1
             self.input_tokens += attributes[GENERATION + "input_tokens"]
@@ -42,9 +45,15 @@ class Generation:
         """The attributes for a unit that began at ``start_ns``; none if the first token was there before."""
         if not self.count or self.first_token_ns < start_ns:
             return {}
-        sizes = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens, "batch_size": self.batch_size}
+        sizes = {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "batch_size": self.batch_size,
+        }
         found = {"count": self.count, **sizes}
         if self.count == 1:
             found["time_to_first_token_ns"] = self.first_token_ns - start_ns
-            found["time_per_token_ns"] = max(0, self.last_token_ns - self.first_token_ns) // max(1, self.output_tokens - 1)
+            found["time_per_token_ns"] = max(0, self.last_token_ns - self.first_token_ns) // max(
+                1, self.output_tokens - 1
+            )
         return {GENERATION + name: value for name, value in found.items()}

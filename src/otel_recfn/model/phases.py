@@ -51,4 +51,6 @@ def phase_name(name: str) -> str:
 def words_of(key: str) -> str:
     """The words for the phase of that key; empty if it isn't shown."""
     attempt = key.removeprefix(_ATTEMPT)
-    return WORDS.get(key) or (f"Dynamo, attempt {int(attempt) + 1}" if attempt != key and attempt.isdigit() else "")
+    return WORDS.get(key) or (
+        f"Dynamo, attempt {int(attempt) + 1}" if attempt != key and attempt.isdigit() else ""
+    )

@@ -39,7 +39,9 @@ class PythonCalls:
         for name in ("include", "exclude"):
             object.__setattr__(self, name, _texts(name, getattr(self, name)))
         if not _is_number(self.min_duration_ns, 0):
-            raise ValueError(f"min_duration_ns={self.min_duration_ns!r}; a whole number of nanoseconds from 0")
+            raise ValueError(
+                f"min_duration_ns={self.min_duration_ns!r}; a whole number of nanoseconds from 0"
+            )
         if self.max_depth is not None and not _is_number(self.max_depth, 1):
             raise ValueError(f"max_depth={self.max_depth!r}; None or a whole number from 1")
         for name in ("c_calls", "call_sites"):
@@ -50,7 +52,11 @@ class PythonCalls:
 def together(asked: Iterable[PythonCalls]) -> PythonCalls:
     """The choice of every call that one of them includes; all calls if they differ, or if there are none."""
     choices = set(asked)
-    return choices.pop() if len(choices) == 1 else PythonCalls(call_sites=any(each.call_sites for each in choices))
+    return (
+        choices.pop()
+        if len(choices) == 1
+        else PythonCalls(call_sites=any(each.call_sites for each in choices))
+    )
 
 
 def places_of(names: Iterable[str]) -> tuple[str, ...]:
@@ -58,15 +64,29 @@ def places_of(names: Iterable[str]) -> tuple[str, ...]:
 
     Those of modules are as names of files are shown: without the folder of ``sys.path`` that they are in.
     """
-    return tuple([place for name in names for place in (_of_path(name) if _is_path(name) else _of_module(name))])
+    return tuple(
+        [
+            place
+            for name in names
+            for place in (_of_path(name) if _is_path(name) else _of_module(name))
+        ]
+    )
 
 
 def _of_path(name: str) -> tuple[str, ...]:
     if name.startswith("<"):  # CPython's name for code without a file
         return (name,)
     absolute = os.path.abspath(os.path.expanduser(name))
-    paths = dict.fromkeys([absolute, os.path.normpath(name)])  # a relative one may be written as in names of ranges
-    return tuple([place for path in paths for place in ((path,) if path.endswith(".py") else (path, path + os.sep))])
+    paths = dict.fromkeys(
+        [absolute, os.path.normpath(name)]
+    )  # a relative one may be written as in names of ranges
+    return tuple(
+        [
+            place
+            for path in paths
+            for place in ((path,) if path.endswith(".py") else (path, path + os.sep))
+        ]
+    )
 
 
 def _of_module(name: str) -> tuple[str, ...]:

@@ -44,7 +44,9 @@ def find(cache: Path, build: str) -> Path | None:
         if not _is_whole(path):
             log.warning("the cached %s is damaged and is not loaded; it is built again", path)
             continue
-        with contextlib.suppress(OSError):  # another user's; only the order of pruning depends on it
+        with contextlib.suppress(
+            OSError
+        ):  # another user's; only the order of pruning depends on it
             os.utime(path)
         return path
     return None
@@ -62,8 +64,12 @@ def keep(output: Path, cache: Path, build: str, library: str) -> Path:
         if path != target:
             path.unlink(missing_ok=True)
     check_file(target)
-    with contextlib.suppress(OSError):  # another process prunes too, or they are another user's; what is left does no harm
-        built = sorted(cache.glob(f"{library}-*.so"), key=lambda path: path.lstat().st_mtime_ns, reverse=True)
+    with contextlib.suppress(
+        OSError
+    ):  # another process prunes too, or they are another user's; what is left does no harm
+        built = sorted(
+            cache.glob(f"{library}-*.so"), key=lambda path: path.lstat().st_mtime_ns, reverse=True
+        )
         for path in built[KEPT_BUILDS:]:
             path.unlink(missing_ok=True)
     return target
@@ -83,7 +89,9 @@ def workshop(cache: Path, wait_s: float) -> Iterator[Path]:
             yield Path(directory)
     finally:
         with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_UN)  # at once, even if a forked child still holds the descriptor
+            fcntl.flock(
+                lock, fcntl.LOCK_UN
+            )  # at once, even if a forked child still holds the descriptor
         os.close(lock)
 
 
@@ -96,7 +104,9 @@ def _locked(lock: int, wait_s: float) -> bool:
             return True
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                log.warning("somebody has kept the cache's lock for %.0f s; building without it", wait_s)
+                log.warning(
+                    "somebody has kept the cache's lock for %.0f s; building without it", wait_s
+                )
                 return False
             time.sleep(LOCK_LOOK_SECONDS)
         except OSError:
@@ -148,7 +158,9 @@ def open_directory() -> Path:
         os.listdir(directory)  # else it would seem to be empty
     except PermissionError:
         user, way_out = os.geteuid(), f"chmod 755 {directory} where it was made, or {WAY_OUT}"
-        raise CacheUnsafe(f"the cache {directory} cannot be read by user {user}; {way_out}") from None
+        raise CacheUnsafe(
+            f"the cache {directory} cannot be read by user {user}; {way_out}"
+        ) from None
     return directory
 
 
@@ -156,7 +168,9 @@ def _make(directory: Path) -> None:
     """Make directories as ``mkdir -p`` does, each 0700 whatever the umask."""
     missing = [path for path in (directory, *directory.parents) if not os.path.lexists(path)]
     for path in reversed(missing):
-        with contextlib.suppress(FileExistsError):  # another process was faster; the checks decide about what it made
+        with contextlib.suppress(
+            FileExistsError
+        ):  # another process was faster; the checks decide about what it made
             path.mkdir(mode=0o700)
 
 
@@ -168,7 +182,12 @@ def _check_directory(directory: Path) -> None:
     _check(directory, status, "the cache")
     for ancestor in directory.parents:
         status = os.lstat(ancestor)
-        _check(ancestor, status, "a directory above the cache", others_may_write=bool(status.st_mode & stat.S_ISVTX))
+        _check(
+            ancestor,
+            status,
+            "a directory above the cache",
+            others_may_write=bool(status.st_mode & stat.S_ISVTX),
+        )
 
 
 def check_file(path: Path) -> None:
@@ -182,10 +201,16 @@ def check_file(path: Path) -> None:
     _check(path, status, "the cached file")
 
 
-def _check(path: Path, status: os.stat_result, what: str, *, others_may_write: bool = False) -> None:
+def _check(
+    path: Path, status: os.stat_result, what: str, *, others_may_write: bool = False
+) -> None:
     # The owner of / decides everything anyway; in a user namespace root's files show another number.
     if status.st_uid not in {0, os.geteuid(), os.lstat("/").st_uid}:
-        raise CacheUnsafe(f"{what}, {path}, belongs to user {status.st_uid}, not to you or root; {WAY_OUT}")
+        raise CacheUnsafe(
+            f"{what}, {path}, belongs to user {status.st_uid}, not to you or root; {WAY_OUT}"
+        )
     if status.st_mode & OTHERS_MAY_WRITE and not others_may_write:
         mode = stat.S_IMODE(status.st_mode)
-        raise CacheUnsafe(f"{what}, {path}, is writable by others (mode {mode:o}); chmod go-w {path}, or {WAY_OUT}")
+        raise CacheUnsafe(
+            f"{what}, {path}, is writable by others (mode {mode:o}); chmod go-w {path}, or {WAY_OUT}"
+        )

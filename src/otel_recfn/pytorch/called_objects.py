@@ -35,7 +35,9 @@ class InstanceNames:
     def __init__(self, prefix: str | None = PREFIX) -> None:
         self._prefix = prefix
         self._gone: deque[tuple[str, int, str]] = deque()
-        self._names: WeakIdentityMap[tuple[str, int, str]] = WeakIdentityMap(on_death=self._gone.append)
+        self._names: WeakIdentityMap[tuple[str, int, str]] = WeakIdentityMap(
+            on_death=self._gone.append
+        )
         self._next: dict[str, count[int]] = {}
         self._free: dict[str, list[int]] = {}
         self._lock = ForkSafeLock()
@@ -109,7 +111,9 @@ COMPILED = "_orig_mod"
 
 def _read(outermost: Any) -> WeakIdentityMap[str]:
     paths: WeakIdentityMap[str] = WeakIdentityMap()
-    with suppress(Exception):  # unhashable modules, a named_modules() of the user's own, a tree that changes meanwhile
+    with suppress(
+        Exception
+    ):  # unhashable modules, a named_modules() of the user's own, a tree that changes meanwhile
         for path, module in outermost.named_modules():
             paths.set(module, ".".join([each for each in path.split(".") if each != COMPILED]))
     return paths
@@ -190,7 +194,13 @@ class CalledObjects:
         """Note an optimizer that has just made a step."""
         self._see(optimizer, name, self._optimizers, _parameters_of_optimizer)
 
-    def _see(self, seen: object, name: str, among: list[CalledObject], read: Callable[[Any], Iterable[ParameterFacts]]) -> None:
+    def _see(
+        self,
+        seen: object,
+        name: str,
+        among: list[CalledObject],
+        read: Callable[[Any], Iterable[ParameterFacts]],
+    ) -> None:
         if self._known.get(seen):
             return
         self._known.set(seen, True)

@@ -77,13 +77,17 @@ class Compilations(Source):
                 self._put_back[detail] = _replace(detail, ours(theirs))
         reasons = details.find("recompile_reasons")
         if reasons is not None:
-            self._reasons = WrappedFunction(sys.modules[self.needs or ""], reasons.__name__, self._note_reasons)
+            self._reasons = WrappedFunction(
+                sys.modules[self.needs or ""], reasons.__name__, self._note_reasons
+            )
             self._reasons.install()
 
     def disable(self) -> None:
         """Put PyTorch's back; if somebody has wrapped ours, they only pass calls on."""
         self._active = False
-        self._put_back = {detail: put_back for detail, put_back in self._put_back.items() if not put_back()}
+        self._put_back = {
+            detail: put_back for detail, put_back in self._put_back.items() if not put_back()
+        }
         if self._reasons is not None:
             self._reasons.remove()
             self._reasons = None
@@ -135,7 +139,9 @@ class Compilation(AbstractContextManager[None]):
         given: the arguments of PyTorch's compiler of functions, by name.
     """
 
-    def __init__(self, beside: list[Compilation], code: CodeType | None, given: Mapping[str, Any]) -> None:
+    def __init__(
+        self, beside: list[Compilation], code: CodeType | None, given: Mapping[str, Any]
+    ) -> None:
         self.reasons: list[str] = []
         """The guards of earlier compilations that failed."""
         self._beside, self._before = beside, _counted()
@@ -150,7 +156,11 @@ class Compilation(AbstractContextManager[None]):
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self._beside.remove(self)
         attributes = self._attributes()
-        if error is not None and not self._is_whole and isinstance(error, details.find("graph_break") or ()):
+        if (
+            error is not None
+            and not self._is_whole
+            and isinstance(error, details.find("graph_break") or ())
+        ):
             attributes["recfn.compile.fallback"], error = _short(error), None
         text, stacktrace = failure(error)
         _native.end(self._event_id, text, stacktrace=stacktrace, attributes=json.dumps(attributes))
@@ -159,9 +169,13 @@ class Compilation(AbstractContextManager[None]):
         reason = "; ".join(self.reasons)[: 2 * MOST_CHARACTERS]
         found: dict[str, Any] = {"recfn.compile.id": self._id, "recfn.compile.reason": reason}
         since = {group: counts - self._before[group] for group, counts in _counted().items()}
-        found["recfn.compile.graph_breaks"] = [_short(reason) for reason in since["graph_break"]][:MOST_BREAKS]
+        found["recfn.compile.graph_breaks"] = [_short(reason) for reason in since["graph_break"]][
+            :MOST_BREAKS
+        ]
         for group, prefix in CACHES.items():
-            outcomes = [each for each in ("miss", "bypass", "hit") if since[group][f"{prefix}_{each}"]]
+            outcomes = [
+                each for each in ("miss", "bypass", "hit") if since[group][f"{prefix}_{each}"]
+            ]
             found[f"recfn.compile.cache.{group}"] = "".join(outcomes[:1])
         return {name: value for name, value in found.items() if value}
 
@@ -174,7 +188,10 @@ class _Phase(AbstractContextManager[None]):
         self._event_id = _native.begin(name, SCOPE, SOURCE)
 
     def __exit__(self, *_error: object) -> None:
-        _native.end(self._event_id, attributes=json.dumps({"recfn.compile.phase": self._name.removesuffix(SUFFIX)}))
+        _native.end(
+            self._event_id,
+            attributes=json.dumps({"recfn.compile.phase": self._name.removesuffix(SUFFIX)}),
+        )
 
 
 def _counted() -> Counts:
@@ -200,7 +217,9 @@ def _function(code: CodeType, given: Mapping[str, Any]) -> tuple[str, str]:
     frame = details.find("frame_around")
     variables = given.get("locals") or {}
     if (
-        frame is not None and code.co_filename == frame.__code__.co_filename and (function := variables.get("fn"))
+        frame is not None
+        and code.co_filename == frame.__code__.co_filename
+        and (function := variables.get("fn"))
     ):  # PyTorch's own around a function
         module = getattr(function, "__self__", function)
         if hasattr(type(module), "forward"):
@@ -209,7 +228,9 @@ def _function(code: CodeType, given: Mapping[str, Any]) -> tuple[str, str]:
     name = getattr(code, "co_qualname", code.co_name)  # since CPython 3.11
     module_name = (given.get("globals") or {}).get("__name__")
     kind = type(variables.get(code.co_varnames[0])) if code.co_argcount else object
-    shown = kind.__name__ if code.co_name == "forward" and hasattr(kind, "forward") else code.co_name
+    shown = (
+        kind.__name__ if code.co_name == "forward" and hasattr(kind, "forward") else code.co_name
+    )
     return shown, python_call_name(code.co_filename, code.co_firstlineno, f"{module_name}.{name}")
 
 

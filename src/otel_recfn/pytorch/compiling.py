@@ -57,7 +57,11 @@ def _when_compiling(write: Callable[..., None], *arguments: Any) -> None:
 
 @cache
 def _log_once(error: str) -> None:
-    log.warning("this PyTorch's torch.compile works otherwise than those that otel-recfn knows (%s); %s", error, LOST)
+    log.warning(
+        "this PyTorch's torch.compile works otherwise than those that otel-recfn knows (%s); %s",
+        error,
+        LOST,
+    )
 
 
 def _dynamo(module: str, name: str) -> Any:
@@ -109,13 +113,19 @@ def _write_type(record_function: type) -> None:
 
 
 def _write_objects(record_function: type) -> None:
-    same_type, attribute = _dynamo("guards", "GuardBuilder").TYPE_MATCH, _dynamo("source", "AttrSource")
+    same_type, attribute = (
+        _dynamo("guards", "GuardBuilder").TYPE_MATCH,
+        _dynamo("source", "AttrSource"),
+    )
     context_manager = _dynamo("variables.torch", "TorchCtxManagerClassVariable")
 
     def trace(builder: Any, value: Any) -> Any:
         builder.install_guards(same_type)
         sources = {name: attribute(builder.source, name) for name in ("name", "args")}
-        made_of = [type(builder)(builder.tx, source)(getattr(value, name)) for name, source in sources.items()]
+        made_of = [
+            type(builder)(builder.tx, source)(getattr(value, name))
+            for name, source in sources.items()
+        ]
         return context_manager(_torch_record_function()).call_function(builder.tx, made_of, {})
 
     for table in _by_type():

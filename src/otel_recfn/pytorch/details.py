@@ -46,10 +46,12 @@ OPERATORS: Mapping[str, Detail] = {
         "stacks of TorchScript's operators are those of the Python code that called them",
     ),
     "memory": Detail(
-        "ThreadLocalDebugInfo::_push, ProfilerStateBase::reportMemoryUsage", "what operators allocate and free is not recorded"
+        "ThreadLocalDebugInfo::_push, ProfilerStateBase::reportMemoryUsage",
+        "what operators allocate and free is not recorded",
     ),
     "launches": Detail(
-        "ThreadLocalPythonObjects, SafePyObject", "what PyTorch runs in threads of its own is in traces of their own"
+        "ThreadLocalPythonObjects, SafePyObject",
+        "what PyTorch runs in threads of its own is in traces of their own",
     ),
 }
 """The details that the observer needs, in C++."""
@@ -71,73 +73,113 @@ PYTHON: Mapping[str, Detail] = {
         "torch.nn.modules.module:Module._call_impl",
         "with CPython 3.11, calls that a class's own __call__ hands on are not recorded",
     ),
-    "frame_observer": Detail("torch._C._dynamo:eval_frame.set_eval_frame", "torch.compile compiles what is done at calls, too"),
+    "frame_observer": Detail(
+        "torch._C._dynamo:eval_frame.set_eval_frame",
+        "torch.compile compiles what is done at calls, too",
+    ),
     "step_code": Detail(
-        "torch.optim.optimizer:Optimizer._optimizer_step_code", "parameters of optimizers whose steps are traced are not shown"
+        "torch.optim.optimizer:Optimizer._optimizer_step_code",
+        "parameters of optimizers whose steps are traced are not shown",
     ),
     "step_hook": Detail(
-        "torch.optim.optimizer:register_optimizer_step_post_hook", "validation after a step is not told from training"
+        "torch.optim.optimizer:register_optimizer_step_post_hook",
+        "validation after a step is not told from training",
     ),
     "is_compiling": Detail("torch.compiler:is_compiling", "module calls are not recorded"),
     "has_function_modes": Detail(
-        "torch._C:_is_torch_function_mode_enabled", "shapes of what models are called with are not told, and generation isn't"
+        "torch._C:_is_torch_function_mode_enabled",
+        "shapes of what models are called with are not told, and generation isn't",
     ),
-    "is_tracing": Detail("torch.jit:is_tracing", "module calls that torch.jit.trace makes are recorded"),
+    "is_tracing": Detail(
+        "torch.jit:is_tracing", "module calls that torch.jit.trace makes are recorded"
+    ),
     "stopped_recomputation": Detail(
-        "torch.utils.checkpoint:_StopRecomputationError", "ranges that a checkpoint stops early are recorded as errors"
+        "torch.utils.checkpoint:_StopRecomputationError",
+        "ranges that a checkpoint stops early are recorded as errors",
     ),
     "profiler_start": Detail(
-        "torch.autograd.profiler:_run_on_profiler_start", "memory is recorded within PyTorch's operators only"
+        "torch.autograd.profiler:_run_on_profiler_start",
+        "memory is recorded within PyTorch's operators only",
     ),
     "legacy_profiler_start": Detail(
-        "torch.autograd:_enable_profiler_legacy", "memory is recorded within PyTorch's operators only"
+        "torch.autograd:_enable_profiler_legacy",
+        "memory is recorded within PyTorch's operators only",
     ),
-    "profiler_enable": Detail("torch.autograd.profiler:_enable_profiler", NOT_SHOWN.format("torch.profiler")),
-    "profiler_disable": Detail("torch.autograd.profiler:_disable_profiler", NOT_SHOWN.format("torch.profiler")),
-    "legacy_profiler_stop": Detail("torch.autograd:_disable_profiler_legacy", NOT_SHOWN.format("PyTorch's legacy profiler")),
+    "profiler_enable": Detail(
+        "torch.autograd.profiler:_enable_profiler", NOT_SHOWN.format("torch.profiler")
+    ),
+    "profiler_disable": Detail(
+        "torch.autograd.profiler:_disable_profiler", NOT_SHOWN.format("torch.profiler")
+    ),
+    "legacy_profiler_stop": Detail(
+        "torch.autograd:_disable_profiler_legacy", NOT_SHOWN.format("PyTorch's legacy profiler")
+    ),
     "execution_trace_enable": Detail(
-        "torch.profiler.profiler:_enable_execution_trace_observer", NOT_SHOWN.format("ExecutionTraceObserver")
+        "torch.profiler.profiler:_enable_execution_trace_observer",
+        NOT_SHOWN.format("ExecutionTraceObserver"),
     ),
     "execution_trace_disable": Detail(
-        "torch.profiler.profiler:_disable_execution_trace_observer", NOT_SHOWN.format("ExecutionTraceObserver")
+        "torch.profiler.profiler:_disable_execution_trace_observer",
+        NOT_SHOWN.format("ExecutionTraceObserver"),
     ),
     "backward": Detail(
         "torch.autograd.variable:Variable._execution_engine",
         "a backward pass in threads of PyTorch's lies in what was current at its task's last operator",
     ),
-    "future": Detail("torch._C:Future", "what a collective's future calls back in gloo's thread is in traces of its own"),
+    "future": Detail(
+        "torch._C:Future",
+        "what a collective's future calls back in gloo's thread is in traces of its own",
+    ),
     "rpc_pickler": Detail("torch.distributed.rpc.internal:_internal_rpc_pickler", RPC_LOST),
     "rpc_call": Detail("torch.distributed.rpc.internal:PythonUDF", RPC_LOST),
     "thread_switch": Detail(
-        "torch.autograd:_enable_record_function", "PyTorch's operators are announced also where RecordFunction is switched off"
+        "torch.autograd:_enable_record_function",
+        "PyTorch's operators are announced also where RecordFunction is switched off",
     ),
     "carried_put": Detail("torch._C:_stash_obj_in_tls", NOT_CARRIED),
     "carried_has": Detail("torch._C:_is_key_in_tls", NOT_CARRIED),
     "carried_get": Detail("torch._C:_get_obj_in_tls", NOT_CARRIED),
     "carried_remove": Detail(
-        "torch._C:_remove_obj_from_tls", "a thread with callbacks that ends as the process does may abort it", since=(2, 13)
+        "torch._C:_remove_obj_from_tls",
+        "a thread with callbacks that ends as the process does may abort it",
+        since=(2, 13),
     ),
     "parse_schema": Detail("torch._C:parse_schema", "operator_schema() gives the schema's text"),
-    "sequence_nr": Detail("torch._C._autograd:_get_sequence_nr", "ranges of generated wrappers have no sequence numbers"),
-    "compile_frame": Detail("torch._dynamo.convert_frame:_compile", "compilations are shown by their phases alone"),
-    "compile_phase": Detail(
-        "torch._dynamo.utils:compile_time_record_function", "compilations are shown without their phases", since=(2, 13)
+    "sequence_nr": Detail(
+        "torch._C._autograd:_get_sequence_nr",
+        "ranges of generated wrappers have no sequence numbers",
     ),
-    "compile_id": Detail("torch._guards:CompileContext.current_compile_id", "compilations of backward graphs have no id"),
+    "compile_frame": Detail(
+        "torch._dynamo.convert_frame:_compile", "compilations are shown by their phases alone"
+    ),
+    "compile_phase": Detail(
+        "torch._dynamo.utils:compile_time_record_function",
+        "compilations are shown without their phases",
+        since=(2, 13),
+    ),
+    "compile_id": Detail(
+        "torch._guards:CompileContext.current_compile_id",
+        "compilations of backward graphs have no id",
+    ),
     "compile_counters": Detail(
-        "torch._dynamo.utils:counters", "compilations don't say why the graph broke, and what they found in caches"
+        "torch._dynamo.utils:counters",
+        "compilations don't say why the graph broke, and what they found in caches",
     ),
     "recompile_reasons": Detail(
         "torch._dynamo.convert_frame:get_and_maybe_log_recompilation_reasons",
         "compilations don't say why there is another one",
         before="get_and_maybe_log_recompilation_reason",
     ),
-    "graph_break": Detail("torch._dynamo.exc:Unsupported", "functions that can't be compiled are shown as errors"),
+    "graph_break": Detail(
+        "torch._dynamo.exc:Unsupported", "functions that can't be compiled are shown as errors"
+    ),
     "frame_around": Detail(
-        "torch._dynamo.external_utils:wrap_inline", "compilations of PyTorch's own modules and functions are called `inner`"
+        "torch._dynamo.external_utils:wrap_inline",
+        "compilations of PyTorch's own modules and functions are called `inner`",
     ),
     "profiler_runs": Detail(
-        "torch.autograd.profiler:_is_profiler_enabled", "beside torch.profiler, phases of compilations are shown twice"
+        "torch.autograd.profiler:_is_profiler_enabled",
+        "beside torch.profiler, phases of compilations are shown twice",
     ),
     "compile_tables": Detail(
         "torch._dynamo.variables.builder:VariableBuilder._id_dispatch",
@@ -162,14 +204,20 @@ def place_of(name: str) -> tuple[Any, str]:
 
 def missing_in_python() -> list[str]:
     """The names in PYTHON that this PyTorch lacks, among the modules that are imported."""
-    there = {name: detail for name, detail in PYTHON.items() if detail.place[0] in sys.modules and _is_expected(detail)}
+    there = {
+        name: detail
+        for name, detail in PYTHON.items()
+        if detail.place[0] in sys.modules and _is_expected(detail)
+    }
     return [name for name, detail in there.items() if _look_up(detail) is None]
 
 
 def found_and_missing(features: str) -> tuple[list[str], list[str]]:
     """The names that a library found, and those that it didn't, which have a minus sign in ``features``."""
     words = features.split()
-    return [word for word in words if not word.startswith("-")], [word[1:] for word in words if word.startswith("-")]
+    return [word for word in words if not word.startswith("-")], [
+        word[1:] for word in words if word.startswith("-")
+    ]
 
 
 def losses(missing: Iterable[str], details: Mapping[str, Detail]) -> str:

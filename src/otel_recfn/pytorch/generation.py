@@ -45,7 +45,11 @@ NO_INPUTS = Inputs((), False)
 @lru_cache(MOST_KNOWN)
 def attributes_of(shapes: tuple[Shape, ...]) -> str:
     """The attributes of these shapes as JSON, for the end of a range; empty for none."""
-    return json_value({"recfn.input_shapes": [json_value([*shape]) for shape in shapes]}) if shapes else ""
+    return (
+        json_value({"recfn.input_shapes": [json_value([*shape]) for shape in shapes]})
+        if shapes
+        else ""
+    )
 
 
 def reader_of_inputs() -> Callable[[], Inputs]:
@@ -65,7 +69,10 @@ def reader_of_inputs() -> Callable[[], Inputs]:
         try:
             shapes = tuple([each.shape for each in tensors[:MOST_SHAPES]])
             hash(shapes)
-        except (RuntimeError, TypeError):  # nested tensors have none; comparing symbolic sizes would make guards
+        except (
+            RuntimeError,
+            TypeError,
+        ):  # nested tensors have none; comparing symbolic sizes would make guards
             return NO_INPUTS
         return Inputs(shapes, len(shapes[0]) == (3 if tensors[0].dtype.is_floating_point else 2))
 
@@ -114,12 +121,16 @@ class Chain:
             return ""
         batch_size, input_tokens = self._first[:2]
         if (step := innermost_step()) is not None:
-            step.generation = Generation(input_tokens, self.tokens, batch_size, 1, self._first_token_ns, now_ns)
+            step.generation = Generation(
+                input_tokens, self.tokens, batch_size, 1, self._first_token_ns, now_ns
+            )
         if self._is_described:
             return ""
         self._is_described = True
         sizes = {GENERATION + "input_tokens": input_tokens, GENERATION + "batch_size": batch_size}
-        return json_value({**sizes, PREFILL_ID: self.first_event_id, FIRST_TOKEN_NS: self._first_token_ns})
+        return json_value(
+            {**sizes, PREFILL_ID: self.first_event_id, FIRST_TOKEN_NS: self._first_token_ns}
+        )
 
 
 class Chains:
@@ -133,7 +144,9 @@ class Chains:
         self._chains: WeakIdentityMap[Chain] = WeakIdentityMap()
         self._growing = growing
 
-    def begin(self, module: object, name: str, inputs: Inputs, trains: Callable[[object], bool]) -> Chain | None:
+    def begin(
+        self, module: object, name: str, inputs: Inputs, trains: Callable[[object], bool]
+    ) -> Chain | None:
         """Begin a call that no other module makes; None if it can't be part of a generation.
 
         Args:

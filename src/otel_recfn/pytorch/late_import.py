@@ -39,7 +39,9 @@ def when_imported(module: str, callback: Callable[[], None], lost: str) -> Calla
     return when_first_is_imported([module], callback, lost)
 
 
-def when_first_is_imported(modules: Iterable[str], callback: Callable[[], None], lost: str) -> Callable[[], None]:
+def when_first_is_imported(
+    modules: Iterable[str], callback: Callable[[], None], lost: str
+) -> Callable[[], None]:
     """Run ``callback`` once: now if one of the modules is imported, else at the end of the first such import, in its thread.
 
     What it raises is logged, with ``lost`` as what is missing now, and goes no further. Returns a function that cancels it.
@@ -51,7 +53,11 @@ def when_first_is_imported(modules: Iterable[str], callback: Callable[[], None],
         elif is_imported(module):
             _run_what_is_left(left, module, lost)
         else:  # too late for the hook
-            log.warning("otel-recfn was asked for while %s is being imported: %s; ask before or after that", module, lost)
+            log.warning(
+                "otel-recfn was asked for while %s is being imported: %s; ask before or after that",
+                module,
+                lost,
+            )
     return left.clear
 
 
@@ -69,7 +75,10 @@ def _run_what_is_left(left: list[Callable[[], None]], module: str, lost: str) ->
 def _wait_for_import(module: str, left: list[Callable[[], None]], lost: str) -> None:
     with _lock:
         is_first = module not in _waiting
-        _waiting[module] = [*(each for each in _waiting.get(module, ()) if each[0]), (left, lost)]  # many captures may pass
+        _waiting[module] = [
+            *(each for each in _waiting.get(module, ()) if each[0]),
+            (left, lost),
+        ]  # many captures may pass
     if is_first:
         import wrapt  # late, as it takes 50 ms
 

@@ -41,7 +41,9 @@ class BackwardPasses:
         """Put our engine in the place of PyTorch's. torch has been imported."""
         theirs = details.find("backward")
         kind: Any = type(theirs)
-        if kind.__module__ != "torch._C":  # not there, ours already, or a class of the program's own
+        if (
+            kind.__module__ != "torch._C"
+        ):  # not there, ours already, or a class of the program's own
             return
         # The method is looked up by a function in C, so stacks and profilers see no frame of ours.
         members = {"run_backward": property(_native.before_launch), "launches": theirs.run_backward}
@@ -76,7 +78,9 @@ class FutureCallbacks:
         self._future = details.find("future")
         if self._future is None:
             return
-        for name in [name for name in METHODS if name in vars(self._future) and name not in self._ours]:
+        for name in [
+            name for name in METHODS if name in vars(self._future) and name not in self._ours
+        ]:
             self._theirs[name] = vars(self._future)[name]
             self._ours[name] = self._carrying(getattr(self._future, name))
             setattr(self._future, name, self._ours[name])
@@ -84,7 +88,9 @@ class FutureCallbacks:
     def leave(self) -> None:
         """Put PyTorch's methods back, or, where somebody wrapped ours, only pass calls on."""
         self._active = False
-        for name in [name for name, ours in self._ours.items() if vars(self._future).get(name) is ours]:
+        for name in [
+            name for name, ours in self._ours.items() if vars(self._future).get(name) is ours
+        ]:
             setattr(self._future, name, self._theirs[name])
             del self._ours[name]
 
@@ -92,7 +98,10 @@ class FutureCallbacks:
         @functools.wraps(theirs)
         def method(future: Any, *callback: Any) -> Any:
             if self._active:
-                callback = tuple(_in_context(each, context.get_current()) if callable(each) else each for each in callback)
+                callback = tuple(
+                    _in_context(each, context.get_current()) if callable(each) else each
+                    for each in callback
+                )
             return theirs(future, *callback)
 
         return method
@@ -135,7 +144,10 @@ class RemoteCalls(Source):
         pickler, call = details.find("rpc_pickler"), details.find("rpc_call")
         if self._wrappers or pickler is None or call is None:
             return
-        after = {"serialize": partial(self._with_headers, call), "deserialize": partial(_in_senders_context, call)}
+        after = {
+            "serialize": partial(self._with_headers, call),
+            "deserialize": partial(_in_senders_context, call),
+        }
         self._wrappers = [WrappedFunction(pickler, name, each) for name, each in after.items()]
         for wrapper in self._wrappers:
             wrapper.install()
@@ -146,7 +158,9 @@ class RemoteCalls(Source):
             wrapper.remove()
         self._wrappers = []
 
-    def _with_headers(self, call: Any, pickled: tuple[bytes, Any], sent: object) -> tuple[bytes, Any]:
+    def _with_headers(
+        self, call: Any, pickled: tuple[bytes, Any], sent: object
+    ) -> tuple[bytes, Any]:
         """The pickled message, with headers if it is a call, as results are pickled here too."""
         if not isinstance(sent, call):
             return pickled
@@ -162,6 +176,8 @@ def _in_senders_context(call: Any, received: Any, message: bytes, _tensors: obje
     if not (isinstance(received, call) and message.endswith(END)):
         return received
     headers = json.loads(message[message.rindex(MARK) + len(MARK) :])
-    around = contextvars.copy_context()  # its `run` leaves no frame of ours in the error of a function that fails
+    around = (
+        contextvars.copy_context()
+    )  # its `run` leaves no frame of ours in the error of a function that fails
     around.run(context.attach, propagate.extract(headers))
     return received._replace(func=partial(around.run, received.func))

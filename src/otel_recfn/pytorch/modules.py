@@ -21,7 +21,15 @@ from otel_recfn import _native
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.called_objects import InstanceNames, ModulePaths
-from otel_recfn.pytorch.generation import DECODE, NO_INPUTS, Chain, Chains, Inputs, attributes_of, reader_of_inputs
+from otel_recfn.pytorch.generation import (
+    DECODE,
+    NO_INPUTS,
+    Chain,
+    Chains,
+    Inputs,
+    attributes_of,
+    reader_of_inputs,
+)
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
@@ -30,7 +38,11 @@ from otel_recfn.support.texts import code_text, failure
 
 log = logging.getLogger("otel_recfn")
 
-SCOPE, SOURCE, EVALUATION = int(RecordScope.USER_SCOPE), int(EventSource.MODULE), int(EventFlag.EVALUATION)
+SCOPE, SOURCE, EVALUATION = (
+    int(RecordScope.USER_SCOPE),
+    int(EventSource.MODULE),
+    int(EventFlag.EVALUATION),
+)
 
 
 class _Outermost:
@@ -43,7 +55,9 @@ class _Outermost:
 
 
 _outermost: ContextVar[_Outermost | None] = ContextVar("otel_recfn_outermost", default=None)
-around_forks(Order.THREAD_STATE, in_child=lambda: _outermost.set(None))  # a call that the parent is in is none of the child's
+around_forks(
+    Order.THREAD_STATE, in_child=lambda: _outermost.set(None)
+)  # a call that the parent is in is none of the child's
 
 
 class _Call(NamedTuple):
@@ -136,13 +150,20 @@ class ModuleRanges(Source):
         around, name = _outermost.get(), self._names.name(module)
         if around is None or around.module is None:
             return self._enter_outermost(thread, module, name)
-        path, flags = self._paths.path(around.module, module), EVALUATION if thread.training.evaluates else 0
+        path, flags = (
+            self._paths.path(around.module, module),
+            EVALUATION if thread.training.evaluates else 0,
+        )
         return _Call(_native.begin(name, SCOPE, SOURCE, path, flags, code=_code_of(module)))
 
     def _enter_outermost(self, thread: _Thread, module: object, name: str) -> _Call:
         if not thread.training.trains:
             thread.training.begin_call(module, name)
-        flags, inputs, decode_id = EVALUATION if thread.training.evaluates else 0, self._inputs_of_call(), 0
+        flags, inputs, decode_id = (
+            EVALUATION if thread.training.evaluates else 0,
+            self._inputs_of_call(),
+            0,
+        )
         chain = thread.chains.begin(module, name, inputs, trains_now)
         if chain is not None and chain.decodes:
             decode_id = _native.begin(DECODE, SCOPE, SOURCE, flags=flags, step_number=chain.tokens)
@@ -190,7 +211,11 @@ def _watch_modules(ranges: ModuleRanges) -> list[Callable[[], object]]:
 
     def otel_recfn_enter(module: object) -> object:
         try:
-            return None if not _native.recording() or is_compiling() or is_tracing() else ranges.enter_module(module)
+            return (
+                None
+                if not _native.recording() or is_compiling() or is_tracing()
+                else ranges.enter_module(module)
+            )
         except Exception as error:
             ranges.stop_unless_interrupted(error)
             return None
@@ -262,7 +287,9 @@ class ThreadTraining:
                 self._first = self._first or name
         elif in_eval_mode and self._trained.get(module):
             self.evaluates = True
-        elif _has_parameters(module):  # else it is a loss, say, which belongs to what was called before it
+        elif _has_parameters(
+            module
+        ):  # else it is a loss, say, which belongs to what was called before it
             self.trains, self.evaluates = True, False
             if not in_eval_mode and not self._trained.get(module):
                 self._trained.set(module, True)

@@ -71,7 +71,11 @@ class TorchObserver(Source):
 
         If profiler runs are separated, a begin outside every other range looks up the run that its thread works for.
         """
-        if not self.prepare() or _loaded is None or not _call("enable", int(wanted.extras), lost=NOT_OBSERVED):
+        if (
+            not self.prepare()
+            or _loaded is None
+            or not _call("enable", int(wanted.extras), lost=NOT_OBSERVED)
+        ):
             return
         _loaded.recfn_observer_watch_profilers(int(wanted.profilers))
         self._backward_passes.watch()
@@ -136,7 +140,9 @@ def _load_once(core_api: int) -> None:
                 "the recorder was compiled from another version of otel-recfn's headers than the observer; reinstall otel-recfn"
             )
         if attached != 0:
-            raise ObserverUnavailable("there is no memory left to register what has to be done around a fork; free some")
+            raise ObserverUnavailable(
+                "there is no memory left to register what has to be done around a fork; free some"
+            )
         _loaded = library
         details.log_losses(features(), details.OPERATORS)
 
@@ -159,7 +165,9 @@ def _call(function: str, *arguments: int, lost: str) -> bool:
     code = getattr(_loaded, f"recfn_observer_{function}")(*arguments) if _loaded is not None else 0
     if _loaded is not None and code != 0:
         message = (_loaded.recfn_observer_last_error() or b"no message").decode("utf-8", "replace")
-        _warn_once(f"{lost}: recfn_observer_{function} failed with code {code}: {message}; run `otel-recfn doctor`")
+        _warn_once(
+            f"{lost}: recfn_observer_{function} failed with code {code}: {message}; run `otel-recfn doctor`"
+        )
     return code == 0
 
 

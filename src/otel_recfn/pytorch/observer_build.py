@@ -37,7 +37,9 @@ T = TypeVar("T")
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 MACOS = sys.platform == "darwin"
 FLAGS = ("-fPIC", "-fvisibility=hidden", "-DNDEBUG") + (
-    ("-dynamiclib", "-undefined", "dynamic_lookup") if MACOS else ("-shared", "-ftls-model=initial-exec")
+    ("-dynamiclib", "-undefined", "dynamic_lookup")
+    if MACOS
+    else ("-shared", "-ftls-model=initial-exec")
 )
 STANDARDS = ("-std=c++17", "-std=c++20")
 """The C++ standards to try, in order: headers up to torch 2.13 take the first, later ones need the second."""
@@ -73,7 +75,9 @@ class NativeLibrary:
 
 
 TORCH_OBSERVER = NativeLibrary("observer", "torch_observer", ("torch_cpu", "c10"), 10, "-O3")
-TORCH_CALLBACKS = NativeLibrary("callbacks", "torch_callbacks", ("torch_python", "torch_cpu", "c10"), 25, "-O2", True)
+TORCH_CALLBACKS = NativeLibrary(
+    "callbacks", "torch_callbacks", ("torch_python", "torch_cpu", "c10"), 25, "-O2", True
+)
 LIBRARIES = (TORCH_OBSERVER, TORCH_CALLBACKS)
 
 _failed: dict[tuple[str, ...], str] = {}
@@ -114,7 +118,9 @@ def build(library: NativeLibrary) -> Path:
     try:
         with build_cache.workshop(cache, WAIT_SECONDS) as workshop:
             built = build_cache.find(cache, name)
-            return built or build_cache.keep(_compile(compiler, torch, library, workshop), cache, name, library.name)
+            return built or build_cache.keep(
+                _compile(compiler, torch, library, workshop), cache, name, library.name
+            )
     except OSError as error:
         raise ObserverUnavailable(
             f"{library.name} cannot be built in {cache}: {error}; set {build_cache.ENVIRONMENT_VARIABLE} to a directory "
@@ -129,7 +135,14 @@ def cache_key(torch: TorchInstallation, library: NativeLibrary) -> str:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     python = f"{sys.implementation.cache_tag} {sysconfig.get_config_var('SOABI')} {platform.python_version()}"
     machine = f"{sys.platform} {platform.machine()}"
-    installed = (torch.version, torch.git_version, str(torch.cxx11_abi), __version__, python, machine)
+    installed = (
+        torch.version,
+        torch.git_version,
+        str(torch.cxx11_abi),
+        __version__,
+        python,
+        machine,
+    )
     digest.update("\0".join((*installed, repr(library), *FLAGS, *STANDARDS)).encode())
     return digest.hexdigest()[:24]
 
@@ -138,7 +151,10 @@ def _sources(library: NativeLibrary) -> list[Path]:
     """The source file and every header of ours that it includes, or that one of them does."""
     found, to_read = {library.source}, [library.source]
     while to_read:
-        included = {NATIVE / name for name in _OWN_INCLUDE.findall(to_read.pop().read_text(encoding="utf-8"))} - found
+        included = {
+            NATIVE / name
+            for name in _OWN_INCLUDE.findall(to_read.pop().read_text(encoding="utf-8"))
+        } - found
         found |= included
         to_read.extend(included)
     return sorted(found)
@@ -160,7 +176,9 @@ def find_compiler() -> list[str]:
     chosen = shlex.split(os.environ.get("CXX", ""))
     if chosen:
         if shutil.which(chosen[0]) is None:
-            raise ObserverUnavailable(f"CXX={os.environ['CXX']} names no program that can be run; correct or unset CXX")
+            raise ObserverUnavailable(
+                f"CXX={os.environ['CXX']} names no program that can be run; correct or unset CXX"
+            )
         return chosen
     for path in map(shutil.which, COMPILERS):
         if path is not None:
@@ -171,7 +189,9 @@ def find_compiler() -> list[str]:
     )
 
 
-def _compile(compiler: list[str], torch: TorchInstallation, library: NativeLibrary, workshop: Path) -> Path:
+def _compile(
+    compiler: list[str], torch: TorchInstallation, library: NativeLibrary, workshop: Path
+) -> Path:
     log.warning(  # shown even if nobody has set up logging, because the program stands still
         "building %s for torch %s, once, about %d s; `otel-recfn build` does it ahead of time",
         *(library.name, torch.version, library.seconds),
@@ -185,7 +205,8 @@ def _compile(compiler: list[str], torch: TorchInstallation, library: NativeLibra
         complaints.append(f"$ {shlex.join(command)}\n{complaint[-1500:].strip()}")
     message = (
         f"compiling {library.name} for torch {torch.version} failed; the commands and the end of what they said are below. "
-        f"Try another compiler with CXX=..., {BUILD_AHEAD}; then start the program again.\n" + "\n".join(complaints)
+        f"Try another compiler with CXX=..., {BUILD_AHEAD}; then start the program again.\n"
+        + "\n".join(complaints)
     )
     _failed[_asked(torch, library)] = message
     raise ObserverUnavailable(message)
@@ -196,9 +217,19 @@ def _arguments(torch: TorchInstallation, library: NativeLibrary, output: Path) -
     if library.for_python:
         include = Path(sysconfig.get_paths()["include"])
         if not (include / "Python.h").is_file():
-            raise ObserverUnavailable(f"Python's C headers are not in {include}; apt-get install python3-dev, {BUILD_AHEAD}")
+            raise ObserverUnavailable(
+                f"Python's C headers are not in {include}; apt-get install python3-dev, {BUILD_AHEAD}"
+            )
         headers += ["-isystem", str(include)]
-    arguments = [library.optimize, *FLAGS, f"-I{NATIVE}", *headers, str(library.source), "-o", str(output)]
+    arguments = [
+        library.optimize,
+        *FLAGS,
+        f"-I{NATIVE}",
+        *headers,
+        str(library.source),
+        "-o",
+        str(output),
+    ]
     if not MACOS:
         arguments.append(f"-D_GLIBCXX_USE_CXX11_ABI={torch.cxx11_abi}")
     lib = torch.directory / "lib"
@@ -216,7 +247,12 @@ def run_compiler(command: list[str]) -> str | None:
     try:
         with tempfile.TemporaryFile() as said:
             done = subprocess.run(
-                [program, *command[1:]], stdin=quiet, stdout=said, stderr=subprocess.STDOUT, timeout=seconds, close_fds=False
+                [program, *command[1:]],
+                stdin=quiet,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                timeout=seconds,
+                close_fds=False,
             )
             said.seek(0)
             text = said.read().decode("utf-8", "replace")
@@ -250,9 +286,16 @@ def find_torch() -> TorchInstallation:
         raise ObserverUnavailable("torch is not installed here; pip install torch")
     directory = Path(next(iter(spec.submodule_search_locations))).resolve()
     if not (directory / "include" / "ATen" / "record_function.h").is_file():
-        raise ObserverUnavailable(f"torch in {directory} has no C++ headers; install torch from a wheel of pytorch.org or PyPI")
+        raise ObserverUnavailable(
+            f"torch in {directory} has no C++ headers; install torch from a wheel of pytorch.org or PyPI"
+        )
     text = (directory / "version.py").read_text(encoding="utf-8")
-    return TorchInstallation(directory, _assigned(text, "__version__"), _assigned(text, "git_version"), _cxx11_abi(directory))
+    return TorchInstallation(
+        directory,
+        _assigned(text, "__version__"),
+        _assigned(text, "git_version"),
+        _cxx11_abi(directory),
+    )
 
 
 def _assigned(text: str, name: str) -> str:
@@ -263,7 +306,10 @@ def _assigned(text: str, name: str) -> str:
 def _cxx11_abi(directory: Path) -> int:
     """The number of libstdc++'s string type that torch was built with, 0 or 1, as the spelling of its symbols shows."""
     try:
-        with open(directory / "lib" / "libc10.so", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+        with (
+            open(directory / "lib" / "libc10.so", "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image,
+        ):
             return 0 if image.find(b"14SourceLocationESs") >= 0 else 1
     except (OSError, ValueError):  # macOS has one string type and another file name
         return 1

@@ -28,7 +28,12 @@ OBSERVERS = (
 """The functions that start and end PyTorch's observers, by their names in ``details.PYTHON``."""
 NEED_MEMORY = ("profiler_start", "legacy_profiler_start")
 """The function that is called before a thread's memory is reported to another profiler."""
-IMPORTED_BY_NAME = ("torch.autograd", "torch.autograd.profiler", "torch.autograd.profiler_legacy", "torch.profiler.profiler")
+IMPORTED_BY_NAME = (
+    "torch.autograd",
+    "torch.autograd.profiler",
+    "torch.autograd.profiler_legacy",
+    "torch.profiler.profiler",
+)
 """The modules that may have these functions under the same names."""
 
 _lock = ForkSafeLock()
@@ -55,7 +60,11 @@ def _watch() -> None:
 
 
 def _wrap_all() -> None:
-    starts = {start: 1 for start, end in OBSERVERS if details.find(start) is not None and details.find(end) is not None}
+    starts = {
+        start: 1
+        for start, end in OBSERVERS
+        if details.find(start) is not None and details.find(end) is not None
+    }
     changes = {**starts, **{end: -1 for start, end in OBSERVERS if start in starts}}
     for name in {**changes, **dict.fromkeys(NEED_MEMORY)}:
         if details.find(name) is not None:
@@ -70,7 +79,9 @@ def _wrap(name: str, change: int) -> None:
     @wraps(original)
     def watched(*args: Any, **keywords: Any) -> Any:
         if name in NEED_MEMORY:
-            from otel_recfn.pytorch.observer import step_aside  # imported late, as most programs need none
+            from otel_recfn.pytorch.observer import (
+                step_aside,
+            )  # imported late, as most programs need none
 
             step_aside()
         result = original(*args, **keywords)
@@ -109,7 +120,11 @@ def keep_memory(owner: Hashable) -> None:
     from otel_recfn.pytorch import observer
 
     owners = _per_thread.owners
-    if owner in owners or observer.loaded_library() is None or any(details.find(name) is None for name in NEED_MEMORY):
+    if (
+        owner in owners
+        or observer.loaded_library() is None
+        or any(details.find(name) is None for name in NEED_MEMORY)
+    ):
         return
     _watch()
     owners.add(owner)

@@ -39,7 +39,11 @@ from otel_recfn.recording import signatures
 from otel_recfn.recording.watched import is_traced
 from otel_recfn.support.texts import code_text, failure
 
-USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_FUNCTION), int(EventFlag.ASYNC)
+USER_SCOPE, SOURCE, ASYNC = (
+    int(RecordScope.USER_SCOPE),
+    int(EventSource.RECORD_FUNCTION),
+    int(EventFlag.ASYNC),
+)
 F = TypeVar("F", bound=Callable[..., Any])
 Step = Callable[[], Any]
 
@@ -85,13 +89,20 @@ async def aenter(range_: Any) -> Any:
 
 
 async def aexit(
-    range_: Any, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    range_: Any,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: TracebackType | None,
 ) -> None:
     """End the newest range of this object in this task, else the newest of all: many tasks may have entered it."""
     opened: list[tuple[RangeHandle, Any]] = range_._entered or []
     if not opened:
         return
-    in_task = [at for at, (_, entered) in enumerate(opened) if entered is not None and _native.is_in(entered)]
+    in_task = [
+        at
+        for at, (_, entered) in enumerate(opened)
+        if entered is not None and _native.is_in(entered)
+    ]
     handle, entered = opened.pop(in_task[-1] if in_task else -1)
     if entered is not None:
         _native.leave(entered)
@@ -124,10 +135,14 @@ def maker(record_function: Any, name: str, args: Any, func: Any) -> Any:
 
 def _refuse_what_breaks(func: Any) -> None:
     if inspect.isclass(func):
-        raise TypeError(f"record_function decorates functions, and {func.__name__} is a class: decorate its methods")
+        raise TypeError(
+            f"record_function decorates functions, and {func.__name__} is a class: decorate its methods"
+        )
     if not callable(func):
         kind = type(func).__name__
-        raise TypeError(f"record_function decorates functions, and this is a {kind}: put it below @{kind}, next to the def")
+        raise TypeError(
+            f"record_function decorates functions, and this is a {kind}: put it below @{kind}, next to the def"
+        )
 
 
 def is_of_kind(predicate: Callable[[Any], bool], func: Any) -> bool:
@@ -212,7 +227,9 @@ class _ResumedRange:
         self._handle = open_range(self._range, ASYNC)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
+    ) -> None:
         self._handle.end(*failure(error if self._handle.event_id else None))
 
     def resume(self, step: Step) -> Any:

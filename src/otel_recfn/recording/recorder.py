@@ -54,7 +54,13 @@ class Recorder:
         _native.set_own_directory(str(PACKAGE) + os.sep)
         self.set_context_reader(None)
 
-    def start(self, scopes: int, buffer_bytes: int, extras: Extra = Extra.NONE, sampled_alone: bool = False) -> None:
+    def start(
+        self,
+        scopes: int,
+        buffer_bytes: int,
+        extras: Extra = Extra.NONE,
+        sampled_alone: bool = False,
+    ) -> None:
         """Record ranges whose scope's bit is set in ``scopes``, and those of SOURCES_WITHOUT_SCOPES whatever it is.
 
         Where nothing was recorded, what began before belongs to nobody from now on, drained or not.
@@ -110,7 +116,11 @@ class Recorder:
             names=self._names,
             tracks=self._tracks(threads),
             contexts=[
-                SpanContextRef(high << 64 | low, span_id, *((flags, "") if flags <= FLAGS else trace_states.split(flags)))
+                SpanContextRef(
+                    high << 64 | low,
+                    span_id,
+                    *((flags, "") if flags <= FLAGS else trace_states.split(flags)),
+                )
                 for high, low, span_id, flags in contexts
             ],
             closed=closed,
@@ -164,7 +174,9 @@ class Recorder:
         for thread in threading.enumerate():
             if thread.ident == ident:
                 self._remember(number, thread.name)
-                return type(thread).__name__ != "_DummyThread"  # the class that stands for a thread that others started
+                return (
+                    type(thread).__name__ != "_DummyThread"
+                )  # the class that stands for a thread that others started
         return False
 
     def _call_soon(self, call: Callable[[], object]) -> None:
@@ -205,7 +217,9 @@ def _call_later(call: Callable[[], object]) -> None:
     call()
 
 
-def _read_words(reader: Callable[[], ContextReading | None]) -> tuple[int, int, int, int, int, int, object] | None:
+def _read_words(
+    reader: Callable[[], ContextReading | None],
+) -> tuple[int, int, int, int, int, int, object] | None:
     """A reading in 64-bit words, as the extension takes it."""
     reading = reader()
     if reading is None:

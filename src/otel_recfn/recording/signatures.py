@@ -23,7 +23,9 @@ class record_function:
                 'write record_function("load batch"), also as a decorator: @record_function("load batch")'
             )
         if args is not None and not isinstance(args, str):
-            raise TypeError(f"record_function takes args as a str or None, not {type(args).__name__}: pass str(args)")
+            raise TypeError(
+                f"record_function takes args as a str or None, not {type(args).__name__}: pass str(args)"
+            )
         self.name, self.args = name, args
 
     def __enter__(self: F) -> F:

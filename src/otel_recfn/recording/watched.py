@@ -36,7 +36,9 @@ def unwatch(watcher: Hashable) -> None:
 
 
 def _update_now() -> None:
-    while Watched.now is not bool(_watchers):  # without a lock, since whoever writes looks again whether it still holds
+    while Watched.now is not bool(
+        _watchers
+    ):  # without a lock, since whoever writes looks again whether it still holds
         Watched.now = bool(_watchers)
 
 

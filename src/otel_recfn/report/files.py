@@ -42,15 +42,22 @@ def read_processes(paths: Sequence[Path]) -> list[Process]:
     programs, processes = zip(*[_script_and_process(path) for path in paths], strict=True)
     different = sorted({*filter(None, programs)})
     if len(different) > 1:
-        raise TraceFileError(f"the traces are of different programs: {', '.join(different)}; make a report of each")
-    by_begin = sorted(zip(paths, processes, strict=True), key=lambda each: int(each[1].batch.start_ns.min()))
+        raise TraceFileError(
+            f"the traces are of different programs: {', '.join(different)}; make a report of each"
+        )
+    by_begin = sorted(
+        zip(paths, processes, strict=True), key=lambda each: int(each[1].batch.start_ns.min())
+    )
     for (before, earlier), (after, later) in pairwise(by_begin):
         apart_ns = int(later.batch.start_ns.min() - earlier.batch.end_ns.max())
         if apart_ns > MOST_APART_NS:
             apart = f"{after} begins {apart_ns / 1e9:.0f} s after {before} ends"
             raise TraceFileError(f"{apart}, so they are not of one run; make a report of each")
     labels = [process.label for process in processes]
-    names = [label if labels.count(label) == 1 else str(path) for label, path in zip(labels, paths, strict=True)]
+    names = [
+        label if labels.count(label) == 1 else str(path)
+        for label, path in zip(labels, paths, strict=True)
+    ]
     return [process._replace(label=name) for process, name in zip(processes, names, strict=True)]
 
 
@@ -60,7 +67,9 @@ def _script_and_process(path: Path) -> tuple[str, Process]:
     base_ns = fields.get("baseTimeNanoseconds", events.base_ns)
     batch = events.batch(base_ns if isinstance(base_ns, int) and 0 <= base_ns < MOST_BASE_NS else 0)
     if not bool((batch.kind == RowKind.RANGE).any()):
-        raise TraceFileError(f"{path} has no ranges: nothing ran while it was recorded, or it is no profile; {WAY_OUT}")
+        raise TraceFileError(
+            f"{path} has no ranges: nothing ran while it was recorded, or it is no profile; {WAY_OUT}"
+        )
     return events.script, Process(_process_label(path, fields), batch)
 
 
@@ -68,7 +77,11 @@ def _process_label(path: Path, fields: dict[str, Any]) -> str:
     """The rank, restart and process id in the file's name; else the rank in its fields, if there are several; else its name."""
     parts = _PARTS.findall(path.name)
     distributed = fields.get("distributedInfo")
-    if not parts and isinstance(distributed, dict) and distributed.get("world_size", 1) not in (0, 1):
+    if (
+        not parts
+        and isinstance(distributed, dict)
+        and distributed.get("world_size", 1) not in (0, 1)
+    ):
         return f"rank {distributed.get('rank', '?')}"
     return " ".join(parts) or path.name
 
@@ -111,7 +124,9 @@ def _decompressed_blocks(path: Path) -> Iterator[bytes]:
     except (zlib.error, gzip.BadGzipFile) as error:
         raise TraceFileError(f"{path} is damaged: {error}; copy or record it again") from None
     except OSError as error:
-        raise TraceFileError(f"{path} can't be read: {error.strerror or error}; look at its name and rights") from None
+        raise TraceFileError(
+            f"{path} can't be read: {error.strerror or error}; look at its name and rights"
+        ) from None
 
 
 def _end_of_an_event(text: bytearray) -> int:

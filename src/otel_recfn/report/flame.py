@@ -22,7 +22,11 @@ def flame(seen: Recording, most: int) -> dict[str, Any]:
             at most one in each kept frame, and one at the top.
     """
     sums, path, frames = seen.sums_by_path, seen.path, len(seen.names)
-    allocated, cpu_ns, unknown = np.zeros(frames, np.int64), np.zeros(frames, np.int64), np.zeros(frames, np.bool_)
+    allocated, cpu_ns, unknown = (
+        np.zeros(frames, np.int64),
+        np.zeros(frames, np.int64),
+        np.zeros(frames, np.bool_),
+    )
     np.add.at(allocated, path, seen.allocated)
     np.add.at(cpu_ns, path, np.maximum(seen.cpu_ns, 0))
     unknown[path[seen.cpu_ns < 0]] = True
@@ -62,7 +66,13 @@ def _totals(seen: Recording) -> Numbers:
 def _longest_and_others(columns: dict[str, Numbers], most: int) -> dict[str, list[int]]:
     """The longest frames and those around them, as columns; behind them stand the sums of the others."""
     kept = np.zeros(len(columns["above"]), np.bool_)
-    kept[list(longest_paths(columns["above"], np.argsort(-columns["total"], kind="stable").tolist(), most))] = True
+    kept[
+        list(
+            longest_paths(
+                columns["above"], np.argsort(-columns["total"], kind="stable").tolist(), most
+            )
+        )
+    ] = True
     inside = columns["above"].copy()
     while len(left_out := np.flatnonzero((inside >= 0) & ~kept[inside])):
         inside[left_out] = columns["above"][inside[left_out]]
@@ -86,7 +96,12 @@ def table(seen: Recording, most: int | None = None) -> dict[str, Any]:
     kind[seen.label] = seen.kind
     np.add.at(allocated, seen.label, seen.allocated)
     order = np.argsort(-sums.self_ns, kind="stable")[:most]
-    columns = {"count": sums.count, "total": sums.total_ns, "self": sums.self_ns, "longest": sums.longest_ns}
+    columns = {
+        "count": sums.count,
+        "total": sums.total_ns,
+        "self": sums.self_ns,
+        "longest": sums.longest_ns,
+    }
     columns |= {"allocated": allocated, "kind": kind}
     names = [seen.labels[index] for index in order.tolist()]
     return {

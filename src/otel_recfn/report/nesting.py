@@ -36,7 +36,9 @@ class Nested(NamedTuple):
 
 def nested_by_time(slices: Slices) -> Nested:
     """The nesting of slices: each lies in the innermost slice of its thread in whose time it began and ended."""
-    columns = [column.tolist() for column in (slices.thread, slices.start, slices.end, slices.can_hold)]
+    columns = [
+        column.tolist() for column in (slices.thread, slices.start, slices.end, slices.can_hold)
+    ]
     above, crosses, ends = [-1] * len(slices.start), [False] * len(slices.start), columns[2]
     around: list[int] = []
     last = -1
@@ -65,7 +67,11 @@ def open_at(slices: Slices, nested: Nested, thread: int, times: Numbers) -> Numb
     """The innermost slice that is open in a thread at each of these times, and began earlier; -1 where there is none."""
     holders = np.flatnonzero(slices.can_hold & ~nested.crosses & (slices.thread == thread))
     place = np.searchsorted(slices.start[holders], times, side="left") - 1
-    found = np.where(place >= 0, holders[place], -1) if len(holders) else np.full(len(times), -1, np.int64)
+    found = (
+        np.where(place >= 0, holders[place], -1)
+        if len(holders)
+        else np.full(len(times), -1, np.int64)
+    )
     while True:
         is_over = (found >= 0) & (nested.end[found] <= times)
         if not is_over.any():

@@ -31,7 +31,9 @@ def page(title: str, shown: dict[str, Any]) -> str:
         title: the page's title.
         shown: the data that ``page.js`` draws, of types that JSON has; with ``flame``, ``timeline`` and ``table``.
     """
-    script = '"use strict"; (() => {\n' + "\n".join(map(_asset, SCRIPTS)) + "})();\n"  # the only one that a browser runs here
+    script = (
+        '"use strict"; (() => {\n' + "\n".join(map(_asset, SCRIPTS)) + "})();\n"
+    )  # the only one that a browser runs here
     parts = {
         "title": html.escape(title),
         "style": _asset("page.css"),
@@ -103,7 +105,10 @@ def in_frame(text: str, table: dict[str, Any]) -> str:
 def _table_without_scripts(table: dict[str, Any]) -> str:
     """The table for pages that may run no scripts: the names with the most time for themselves."""
     columns = [table[name][:ROWS_WITHOUT_SCRIPTS] for name in ("names", "self", "total", "count")]
-    rows = [_row("td", short(name), *_number_texts(*numbers)) for name, *numbers in zip(*columns, strict=True)]
+    rows = [
+        _row("td", short(name), *_number_texts(*numbers))
+        for name, *numbers in zip(*columns, strict=True)
+    ]
     left_out = len(table["names"]) - len(rows) + table["left_out"]
     rest = f"<p>{left_out:,} more names are not shown.</p>" if left_out else ""
     return f"<table>{_row('th', 'Name', 'Self', 'Total', 'Calls')}{''.join(rows)}</table>{rest}"

@@ -11,7 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from otel_recfn.batches.averages import Nesting, nesting
-from otel_recfn.batches.call_paths import Amounts, Paths, PathSums, Ranges, call_paths, sums_of_ranges
+from otel_recfn.batches.call_paths import (
+    Amounts,
+    Paths,
+    PathSums,
+    Ranges,
+    call_paths,
+    sums_of_ranges,
+)
 from otel_recfn.batches.call_tree import ranges_of
 from otel_recfn.batches.forward_links import NODES_PREFIX
 from otel_recfn.batches.number_sets import Places, distinct
@@ -19,7 +26,15 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import OVERLAPPING, EventSource, RecordScope, RowKind
 from otel_recfn.report.nesting import Mask, Numbers
 
-KINDS = ("operator", "backward", "module", "step or block of yours", "Python call", "compilation", "GPU")
+KINDS = (
+    "operator",
+    "backward",
+    "module",
+    "step or block of yours",
+    "Python call",
+    "compilation",
+    "GPU",
+)
 """The kinds of ranges, each of which has a colour."""
 OPERATOR, BACKWARD, MODULE, BLOCK, PYTHON, COMPILATION, GPU = range(len(KINDS))
 _KIND_OF_SOURCE = {
@@ -86,13 +101,30 @@ class Recording:
             part["lane"] = batch.thread[rows].astype(np.int64) + len(self.lanes)
             part["above"] = np.where(part["above"] >= 0, part["above"] + count, -1)
             parts.append(part)
-            self.lanes += [(number, short(track.name) or f"thread {track.native_id or track.number}") for track in batch.tracks]
+            self.lanes += [
+                (number, short(track.name) or f"thread {track.native_id or track.number}")
+                for track in batch.tracks
+            ]
             count += len(rows)
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        self.process, self.row, self.lane, self.label = [columns[name] for name in ("process", "row", "lane", "label")]
-        self.above, self.start_ns, self.total_ns = columns["above"], columns["start_ns"], columns["total_ns"]
-        self.self_ns, self.cpu_ns, self.kind = columns["self_ns"], columns["cpu_ns"], columns["kind"]
-        self.allocated, self.large, self.step = columns["allocated"], columns["large"], columns["step"]
+        self.process, self.row, self.lane, self.label = [
+            columns[name] for name in ("process", "row", "lane", "label")
+        ]
+        self.above, self.start_ns, self.total_ns = (
+            columns["above"],
+            columns["start_ns"],
+            columns["total_ns"],
+        )
+        self.self_ns, self.cpu_ns, self.kind = (
+            columns["self_ns"],
+            columns["cpu_ns"],
+            columns["kind"],
+        )
+        self.allocated, self.large, self.step = (
+            columns["allocated"],
+            columns["large"],
+            columns["step"],
+        )
         self.overlaps = columns["overlaps"] != 0
         self.labels = list(labels)
         self.paths = self._call_paths()
@@ -113,7 +145,9 @@ class Recording:
                 groups.append((ON_GPU, inside))
         labels = np.append(self.label, len(self.labels) + np.arange(len(groups)))
         self.labels += [label for label, _ in groups]
-        return call_paths(np.append(above, [inside for _, inside in groups]).astype(np.int64), labels)
+        return call_paths(
+            np.append(above, [inside for _, inside in groups]).astype(np.int64), labels
+        )
 
     def __len__(self) -> int:
         return len(self.label)
@@ -140,7 +174,9 @@ class Recording:
         before, after = order[:-1], order[1:]
         beside = (self.lane[before] == self.lane[after]) & (self.above[before] == self.above[after])
         pauses = np.zeros(len(order), np.int64)
-        pauses[before] = np.where(beside, np.maximum(self.start_ns[after] - self.end_ns[before], 0), 0)
+        pauses[before] = np.where(
+            beside, np.maximum(self.start_ns[after] - self.end_ns[before], 0), 0
+        )
         return pauses
 
     @cached_property
@@ -169,7 +205,9 @@ class Recording:
     def sums_by(self, group: Places, groups: int) -> PathSums:
         """The sums of the ranges by group, given the number of each range's group."""
         waited = np.zeros(len(self), np.int64)  # which nobody asks for
-        return sums_of_ranges(group, groups, Ranges(self.row, self.above, self.total_ns, self.self_ns, waited))
+        return sums_of_ranges(
+            group, groups, Ranges(self.row, self.above, self.total_ns, self.self_ns, waited)
+        )
 
     def has_name(self, is_wanted: Callable[[str], bool]) -> Mask:
         """Whether each range has a wanted name."""
@@ -218,8 +256,13 @@ class Recording:
         for place, amount in zip(ranges[longest].tolist(), amounts[longest].tolist(), strict=True):
             line = ""
             while place >= 0 and not line:
-                texts = [self.text_in_column(column, place) for column in ("call_site", "stack", "code")]
-                line = next((each for text in texts for each in text.splitlines() if "/torch/" not in each), "")
+                texts = [
+                    self.text_in_column(column, place) for column in ("call_site", "stack", "code")
+                ]
+                line = next(
+                    (each for text in texts for each in text.splitlines() if "/torch/" not in each),
+                    "",
+                )
                 place = int(self.above[place])
             sums[line] += amount
         sums.pop("", None)
@@ -257,7 +300,9 @@ def _allocated_bytes(batch: Batch, nested: Nesting, least: int) -> Numbers:
 def _kinds(batch: Batch, rows: Places) -> Numbers:
     is_node = np.array([name.startswith(NODES_PREFIX) for name in batch.names], np.bool_)
     kind = np.full(len(rows), OPERATOR, np.int64)
-    kind[(batch.scope[rows] == RecordScope.BACKWARD_FUNCTION) | is_node[batch.name[rows]]] = BACKWARD
+    kind[(batch.scope[rows] == RecordScope.BACKWARD_FUNCTION) | is_node[batch.name[rows]]] = (
+        BACKWARD
+    )
     kind[(kind == OPERATOR) & (batch.scope[rows] == RecordScope.USER_SCOPE)] = BLOCK
     for source, number in _KIND_OF_SOURCE.items():
         kind[batch.source[rows] == source] = number

@@ -45,17 +45,25 @@ class Report:
         TraceFileError: no range was recorded.
     """
 
-    def __init__(self, processes: Sequence[Process], title: str = "otel-recfn", notes: Sequence[str] = ()) -> None:
-        recorded = [process for process in processes if bool((process.batch.kind == RowKind.RANGE).any())]
+    def __init__(
+        self, processes: Sequence[Process], title: str = "otel-recfn", notes: Sequence[str] = ()
+    ) -> None:
+        recorded = [
+            process for process in processes if bool((process.batch.kind == RowKind.RANGE).any())
+        ]
         if not recorded:
-            raise TraceFileError("there are no ranges to show; run something while the profile records")
+            raise TraceFileError(
+                "there are no ranges to show; run something while the profile records"
+            )
         self._seen, self._title, self._notes = Recording(recorded), title, list(notes)
 
     @cached_property
     def findings(self) -> list[Finding]:
         """The things to look at first, at most five."""
         processes = self._seen.processes
-        return findings([self._seen] if len(processes) == 1 else [Recording([process]) for process in processes])
+        return findings(
+            [self._seen] if len(processes) == 1 else [Recording([process]) for process in processes]
+        )
 
     def html(self, most_bytes: int = MOST_BYTES) -> str:
         """The page; to keep it below so many bytes, the shortest frames, boxes and names are left out."""
@@ -85,7 +93,9 @@ class Report:
             return markdown(self._title, self._seen, self.findings)
         if form == "json":
             return json.dumps(as_json(self._title, self._seen, self.findings), indent=1) + "\n"
-        raise SettingError(f"a report is no {form or 'file without an ending'}; allowed: {', '.join(FORMS)}")
+        raise SettingError(
+            f"a report is no {form or 'file without an ending'}; allowed: {', '.join(FORMS)}"
+        )
 
     def write(self, path: str | os.PathLike[str], form: str | None = None) -> None:
         """Write the report to a file, which is replaced, in the given form; without one, in the form of the file's ending.
@@ -112,7 +122,10 @@ class Report:
     def _finding_data(self, finding: Finding) -> dict[str, Any]:
         """The finding as data, with the names that the flame graph's frames have."""
         process = [finding.process] if len(self._seen.processes) > 1 else []
-        return {**finding._asdict(), "anchor": [*process, *(short(label_of(name)) for name in finding.anchor)]}
+        return {
+            **finding._asdict(),
+            "anchor": [*process, *(short(label_of(name)) for name in finding.anchor)],
+        }
 
     def _facts(self) -> dict[str, Any]:
         seen = self._seen
@@ -122,6 +135,8 @@ class Report:
             "threads": len(np.unique(seen.lane)),
             "processes": len(seen.processes),
             "length": int(seen.end_ns.max()) - first_ns,
-            "began": datetime.fromtimestamp(first_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC"),
+            "began": datetime.fromtimestamp(first_ns / 1e9, timezone.utc).strftime(
+                "%Y-%m-%d %H:%M:%S UTC"
+            ),
             "memory": bool(seen.allocated.any()),
         }

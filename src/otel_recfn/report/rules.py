@@ -46,7 +46,16 @@ COMPILATIONS = ("torch.compile: ", "_compile.compile_inner (dynamo_timed)")
 _COMPILED_AGAIN = re.compile(r"Torch-Compiled Region: \d+/[1-9]\d*")
 SYNCS = {"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero"}
 COPIES = {"aten::to", "aten::_to_copy", "aten::copy_", "aten::contiguous", "aten::clone"}
-MAKERS = ("aten::empty", "aten::zeros", "aten::ones", "aten::full", "aten::new_", "aten::cat", "aten::clone", "aten::resize_")
+MAKERS = (
+    "aten::empty",
+    "aten::zeros",
+    "aten::ones",
+    "aten::full",
+    "aten::new_",
+    "aten::cat",
+    "aten::clone",
+    "aten::resize_",
+)
 """Operators that compute nothing, but make tensors."""
 
 
@@ -77,17 +86,28 @@ Rule = Callable[[Recording], Finding | None]
 def findings(recordings: Sequence[Recording]) -> list[Finding]:
     """The worst finding of each rule in these processes: at most five, the most serious first. One that may be the fault of
     other programs comes last."""
-    found = [worst for rule in RULES if (worst := _worst_of_processes(rule, recordings)) is not None]
-    return sorted(found, key=lambda each: (not each.serious, each.rule == WAITING and not each.serious, -each.share))[:MOST]
+    found = [
+        worst for rule in RULES if (worst := _worst_of_processes(rule, recordings)) is not None
+    ]
+    return sorted(
+        found,
+        key=lambda each: (not each.serious, each.rule == WAITING and not each.serious, -each.share),
+    )[:MOST]
 
 
 def _worst_of_processes(rule: Rule, recordings: Sequence[Recording]) -> Finding | None:
     """The finding of a rule that has the greatest share; of several processes, it says in how many there is one."""
-    found = [each._replace(process=seen.processes[0].label) for seen in recordings if (each := rule(seen)) is not None]
+    found = [
+        each._replace(process=seen.processes[0].label)
+        for seen in recordings
+        if (each := rule(seen)) is not None
+    ]
     worst = max(found, key=lambda each: each.share, default=None)
     if worst is None or len(recordings) == 1:
         return worst
-    return worst._replace(text=f"{worst.text} Found in {len(found)} of {len(recordings)} processes; this is {worst.process}.")
+    return worst._replace(
+        text=f"{worst.text} Found in {len(found)} of {len(recordings)} processes; this is {worst.process}."
+    )
 
 
 def _finding(seen: Recording, ranges: Places, times: Amounts, **told: Any) -> Finding | None:
@@ -181,9 +201,14 @@ def _worked_beside(seen: Recording, ranges: Places) -> Amounts:
     worked = np.zeros(len(ranges))
     for lane in distinct(seen.lane[outermost]).tolist():
         of_lane = outermost[seen.lane[outermost] == lane]
-        moments = np.stack([seen.start_ns[of_lane], seen.end_ns[of_lane]], axis=1).ravel() - first_ns
+        moments = (
+            np.stack([seen.start_ns[of_lane], seen.end_ns[of_lane]], axis=1).ravel() - first_ns
+        )
         done = np.cumsum(np.stack([np.zeros(len(of_lane)), seen.cpu_ns[of_lane]], axis=1).ravel())
-        began, ended = [np.interp(times[ranges] - first_ns, moments, done) for times in (seen.start_ns, seen.end_ns)]
+        began, ended = [
+            np.interp(times[ranges] - first_ns, moments, done)
+            for times in (seen.start_ns, seen.end_ns)
+        ]
         worked += np.where(seen.lane[ranges] != lane, ended - began, 0)
     return worked.astype(np.int64)
 
@@ -191,7 +216,9 @@ def _worked_beside(seen: Recording, ranges: Places) -> Amounts:
 def compiles(seen: Recording) -> Finding | None:
     """The finding that torch.compile compiles again, for other inputs; or for the first time, which is no fault."""
     ranges = seen.outermost(lambda name: name.startswith(COMPILATIONS))
-    told = [json.loads(seen.text_in_column("attributes", place) or "{}") for place in ranges.tolist()]
+    told = [
+        json.loads(seen.text_in_column("attributes", place) or "{}") for place in ranges.tolist()
+    ]
     reasons = [str(each.get("recfn.compile.reason", "")) for each in told]
     again = ranges[[bool(reason) for reason in reasons]]
     if not any(told):  # in torch.profiler's traces only the names of compiled code that ran say so
@@ -207,7 +234,9 @@ def compiles(seen: Recording) -> Finding | None:
         seen.total_ns[blamed],
         rule="compile",
         title="Compiles again and again" if is_fault else "Compiles",
-        text=text + _most_frequent("Most often because: ", reasons) + _most_frequent("A graph break: ", _graph_breaks(told)),
+        text=text
+        + _most_frequent("Most often because: ", reasons)
+        + _most_frequent("A graph break: ", _graph_breaks(told)),
         next_step="Keep what the reason names the same in every call, or let it vary: torch.compile(dynamic=True), "
         "mark_dynamic(), a tensor in place of a number."
         if is_fault
@@ -223,7 +252,9 @@ def _graph_breaks(told: list[dict[str, Any]]) -> list[str]:
 
 def _most_frequent(introduction: str, reasons: list[str]) -> str:
     counts = Counter(reason.strip().partition("\n")[0] for reason in reasons if reason.strip())
-    return "".join([f" {introduction}{reason[:LONGEST_REASON]}" for reason, _ in counts.most_common(1)])
+    return "".join(
+        [f" {introduction}{reason[:LONGEST_REASON]}" for reason, _ in counts.most_common(1)]
+    )
 
 
 def tiny_operators(seen: Recording) -> Finding | None:
@@ -232,10 +263,14 @@ def tiny_operators(seen: Recording) -> Finding | None:
     ranges = seen.outermost(_is_operator)
     ranges = ranges[(~seen.has_name(SYNCS.__contains__) & (seen.total_ns < TINY_NS))[ranges]]
     around = seen.above[ranges]
-    loop = np.where(around >= 0, around, -1 - seen.lane[ranges])  # the outermost operators of a thread count as one loop
+    loop = np.where(
+        around >= 0, around, -1 - seen.lane[ranges]
+    )  # the outermost operators of a thread count as one loop
     of_loop = _times_found(loop * len(seen.names) + seen.path[ranges]) >= CALLS_OF_LOOP
     syncs = seen.above[seen.outermost(SYNCS.__contains__)]
-    asks = np.bincount(syncs + 1, minlength=len(seen) + 1)[around + 1] * CALLS_PER_SYNC >= _times_found(around)
+    asks = np.bincount(syncs + 1, minlength=len(seen) + 1)[
+        around + 1
+    ] * CALLS_PER_SYNC >= _times_found(around)
     ranges = ranges[of_loop & ~asks]
     times = _times_with_calls(seen, ranges)
     return _finding(
@@ -321,7 +356,15 @@ def churns(seen: Recording) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (waits_for_data, stands_still, compiles, synchronises, copies, churns, tiny_operators)
+RULES: tuple[Rule, ...] = (
+    waits_for_data,
+    stands_still,
+    compiles,
+    synchronises,
+    copies,
+    churns,
+    tiny_operators,
+)
 
 
 def duration(ns: float) -> str:

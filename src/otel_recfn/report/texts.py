@@ -13,7 +13,15 @@ from otel_recfn.batches.averages import share_text, time_text
 from otel_recfn.batches.call_paths import CallPath, CallTree
 from otel_recfn.model.events import OPTIMIZER
 from otel_recfn.report.flame import table
-from otel_recfn.report.recording import BACKWARD, COMPILATION, GPU, MODULE, OPERATOR, PYTHON, Recording
+from otel_recfn.report.recording import (
+    BACKWARD,
+    COMPILATION,
+    GPU,
+    MODULE,
+    OPERATOR,
+    PYTHON,
+    Recording,
+)
 from otel_recfn.report.rules import COMPILATIONS, LOADER, Finding, duration
 
 MOST_NAMES = 30
@@ -29,10 +37,16 @@ WORK_OF_KIND = {
     COMPILATION: "Compiling",
 }
 """The work that ranges do, by their kind, as a sentence begins with it."""
-WORK_OF_NAME = {LOADER: "Loading data", OPTIMIZER: "Optimizers", **dict.fromkeys(COMPILATIONS, WORK_OF_KIND[COMPILATION])}
+WORK_OF_NAME = {
+    LOADER: "Loading data",
+    OPTIMIZER: "Optimizers",
+    **dict.fromkeys(COMPILATIONS, WORK_OF_KIND[COMPILATION]),
+}
 """The work of ranges whose names begin so, whatever their kind."""
 THE_REST = "What isn't recorded (as Python between operators)"
-THE_REST_AND_WAITING = "What isn't recorded (as Python between operators, or waiting: this trace has no CPU time)"
+THE_REST_AND_WAITING = (
+    "What isn't recorded (as Python between operators, or waiting: this trace has no CPU time)"
+)
 LEAST_SHARE = 0.01
 """The least share of the time that is told."""
 
@@ -48,8 +62,15 @@ def markdown(title: str, seen: Recording, found: Sequence[Finding]) -> str:
     by_name = _names_with_times(seen)
     whole = sum(row["self_us"] for row in by_name)
     lines = [f"# {_escaped(title)}", "", "## Look at this first", ""]
-    lines += [_finding_item(number, finding) for number, finding in enumerate(found, 1)] or ["Nothing stands out."]
-    lines += ["", "## What took the time", "", *[f"- {_escaped(text)}" for text in what_took_the_time(seen)]]
+    lines += [_finding_item(number, finding) for number, finding in enumerate(found, 1)] or [
+        "Nothing stands out."
+    ]
+    lines += [
+        "",
+        "## What took the time",
+        "",
+        *[f"- {_escaped(text)}" for text in what_took_the_time(seen)],
+    ]
     lines += ["", "## By name", "", "Self is the time without what ran inside.", ""]
     lines += ["| Name | Self % | Self | Total | Count |", "|---|---:|---:|---:|---:|"]
     lines += [_name_row(row, whole) for row in by_name[:MOST_NAMES]]
@@ -75,14 +96,23 @@ def headline(finding: Finding) -> str:
 
 
 def _finding_item(number: int, finding: Finding) -> str:
-    parts = [f"{number}. **{_escaped(headline(finding))}{' (serious)' if finding.serious else ''}.** {_escaped(finding.text)}"]
+    parts = [
+        f"{number}. **{_escaped(headline(finding))}{' (serious)' if finding.serious else ''}.** {_escaped(finding.text)}"
+    ]
     parts.append(f"Next: {_escaped(finding.next_step)}")
-    parts.append(f"Where: {' > '.join(map(_code, finding.anchor))}" + (f", {_code(finding.code)}" if finding.code else ""))
+    parts.append(
+        f"Where: {' > '.join(map(_code, finding.anchor))}"
+        + (f", {_code(finding.code)}" if finding.code else "")
+    )
     return "\n   ".join(parts)
 
 
 def _name_row(row: dict[str, Any], whole: float) -> str:
-    cells = [_code(row["name"]).replace("|", "\\|"), share_text(row["self_us"], whole), time_text(row["self_us"])]
+    cells = [
+        _code(row["name"]).replace("|", "\\|"),
+        share_text(row["self_us"], whole),
+        time_text(row["self_us"]),
+    ]
     return f"| {' | '.join([*cells, time_text(row['total_us']), format(row['count'], ',')])} |"
 
 
@@ -112,9 +142,13 @@ def what_took_the_time(seen: Recording) -> list[str]:
     inside: dict[str, Counter[str]] = {}
     for path, kind in enumerate(_work_of_paths(seen)):
         if kind and seen.path_kind[path] != GPU:
-            inside.setdefault(kind, Counter())[seen.names[path]] += int(seen.sums_by_path.self_ns[path])
+            inside.setdefault(kind, Counter())[seen.names[path]] += int(
+                seen.sums_by_path.self_ns[path]
+            )
     times = Counter({kind: parts.total() for kind, parts in inside.items()})
-    times[THE_REST if bool((seen.cpu_ns >= 0).any()) else THE_REST_AND_WAITING] = max(seen.whole_ns - times.total(), 0)
+    times[THE_REST if bool((seen.cpu_ns >= 0).any()) else THE_REST_AND_WAITING] = max(
+        seen.whole_ns - times.total(), 0
+    )
     told = [(kind, ns) for kind, ns in times.most_common(5) if ns >= LEAST_SHARE * seen.whole_ns]
     return [
         f"{kind} took {ns / seen.whole_ns:.0%} of the time, {duration(ns)}{_main_operation(inside.get(kind), ns)}."
@@ -124,8 +158,14 @@ def what_took_the_time(seen: Recording) -> list[str]:
 
 def _work_of_paths(seen: Recording) -> list[str]:
     """The work of each path: that of the outermost path around it, except blocks and Python functions, which hold any work."""
-    kinds = [next((work for prefix, work in WORK_OF_NAME.items() if name.startswith(prefix)), "") for name in seen.names]
-    kinds = [work or WORK_OF_KIND.get(kind, "") for work, kind in zip(kinds, seen.path_kind.tolist(), strict=True)]
+    kinds = [
+        next((work for prefix, work in WORK_OF_NAME.items() if name.startswith(prefix)), "")
+        for name in seen.names
+    ]
+    kinds = [
+        work or WORK_OF_KIND.get(kind, "")
+        for work, kind in zip(kinds, seen.path_kind.tolist(), strict=True)
+    ]
     for path, above in enumerate(seen.paths.above.tolist()):
         if above >= 0 and kinds[above] not in ("", WORK_OF_KIND[PYTHON]):
             kinds[path] = kinds[above]
@@ -137,7 +177,11 @@ def _main_operation(parts: Counter[str] | None, whole_ns: int) -> str:
     if not parts:
         return ""
     name, ns = parts.most_common(1)[0]
-    return f": {name} itself {duration(ns)} of it" if LEAST_SHARE <= ns / whole_ns <= 1 - LEAST_SHARE else ""
+    return (
+        f": {name} itself {duration(ns)} of it"
+        if LEAST_SHARE <= ns / whole_ns <= 1 - LEAST_SHARE
+        else ""
+    )
 
 
 def tree_with_bars(tree: CallTree, found: Sequence[Finding], lost: Mapping[str, int]) -> str:
@@ -145,18 +189,27 @@ def tree_with_bars(tree: CallTree, found: Sequence[Finding], lost: Mapping[str, 
     width = shutil.get_terminal_size().columns
     rows = tree.shown(MOST_PATHS)
     whole = sum(row.cpu_time_total for row in tree if len(row.path) == 1)
-    lines = [f"{'!' if finding.serious else '-'} {headline(finding)}: {finding.text}" for finding in found]
+    lines = [
+        f"{'!' if finding.serious else '-'} {headline(finding)}: {finding.text}"
+        for finding in found
+    ]
     lines += [*([""] if found else []), *[_path_line(row, whole, width) for row in rows]]
     if len(rows) < len(tree):
-        lines.append(f"{len(tree) - len(rows):,} more paths are not shown: tree().table(row_limit=-1) has them all")
+        lines.append(
+            f"{len(tree) - len(rows):,} more paths are not shown: tree().table(row_limit=-1) has them all"
+        )
     if lost:
-        lines.append(f"Lost, and not in these sums: {', '.join([f'{name}={count}' for name, count in lost.items()])}")
+        lines.append(
+            f"Lost, and not in these sums: {', '.join([f'{name}={count}' for name, count in lost.items()])}"
+        )
     return "\n".join(lines) or "Nothing was recorded."
 
 
 def _path_line(row: CallPath, whole: float, width: int) -> str:
     share = row.cpu_time_total / whole if whole else 0.0
-    bar = (("█" if printable("█") == "█" else "#") * round(min(share, 1.0) * BAR_LENGTH)).ljust(BAR_LENGTH)
+    bar = (("█" if printable("█") == "█" else "#") * round(min(share, 1.0) * BAR_LENGTH)).ljust(
+        BAR_LENGTH
+    )
     numbers = f"{share_text(share, 1.0):>8} {bar} {time_text(row.cpu_time_total):>10} {row.count or '':>7}  "
     indent = "  " * (len(row.path) - 1)
     room = max(width - len(numbers) - len(indent), LEAST_NAME_LENGTH)

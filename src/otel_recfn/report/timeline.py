@@ -45,7 +45,9 @@ def timeline(seen: Recording, most: int) -> dict[str, Any]:
     order = np.lexsort((boxes["start"], boxes["depth"], boxes["lane"]))
     columns = {name: column[order] for name, column in boxes.items()}
     columns["start"] = np.diff(columns["start"], prepend=0)
-    lanes = [{"process": seen.lanes[lane][0], "thread": seen.lanes[lane][1]} for lane in shown.tolist()]
+    lanes = [
+        {"process": seen.lanes[lane][0], "thread": seen.lanes[lane][1]} for lane in shown.tolist()
+    ]
     told = {name: column.tolist() for name, column in columns.items()}
     return {
         "lanes": lanes,
@@ -93,14 +95,24 @@ def _packed_blocks(seen: Recording, kept: Mask, fits: Mask, depth: Numbers) -> d
     shown = shown[np.lexsort((seen.start_ns[shown], depth[shown], seen.lane[shown]))]
     bins = seen.start_ns // max(1, int(seen.end_ns.max() - seen.start_ns.min()) // BINS)
     changes = [np.diff(column[shown]) != 0 for column in (seen.lane, depth, seen.above, kept, bins)]
-    block, members = np.append(0, np.cumsum(np.any(changes, axis=0)))[~kept[shown]], shown[~kept[shown]]
+    block, members = (
+        np.append(0, np.cumsum(np.any(changes, axis=0)))[~kept[shown]],
+        shown[~kept[shown]],
+    )
     _, first, block = np.unique(block, return_index=True, return_inverse=True)
     end, count, busy = (np.zeros(len(first), np.int64) for _ in range(3))
     np.maximum.at(end, block, seen.end_ns[members])
     np.add.at(count, block, counts[members])
     np.add.at(busy, block, seen.total_ns[members])
     row = members[first]
-    return {"lane": seen.lane[row], "depth": depth[row], "start": seen.start_ns[row], "end": end, "count": count, "busy": busy}
+    return {
+        "lane": seen.lane[row],
+        "depth": depth[row],
+        "start": seen.start_ns[row],
+        "end": end,
+        "count": count,
+        "busy": busy,
+    }
 
 
 def _with_overlapping_below(seen: Recording, kept: Mask, depth: Numbers) -> Numbers:
@@ -121,7 +133,9 @@ def _with_overlapping_below(seen: Recording, kept: Mask, depth: Numbers) -> Numb
     return depth
 
 
-def _boxes(seen: Recording, kept: Mask, depth: Numbers, packed: dict[str, Numbers], top: int) -> dict[str, Numbers]:
+def _boxes(
+    seen: Recording, kept: Mask, depth: Numbers, packed: dict[str, Numbers], top: int
+) -> dict[str, Numbers]:
     """The boxes of ranges and of blocks, as columns. A block has no name, and counts its ranges; the count of a range is 0."""
     blocks = len(packed["start"])
     each: dict[str, tuple[Numbers, Numbers]] = {

@@ -102,7 +102,13 @@ class TraceEvents:
             self._add_rare_columns(args, row)
         if phase == "b":
             self._open[_async_id(event)] = row
-        return us, length_us, thread, sort, order if isinstance(order, int) and 0 < order < MOST_NS else row
+        return (
+            us,
+            length_us,
+            thread,
+            sort,
+            order if isinstance(order, int) and 0 < order < MOST_NS else row,
+        )
 
     def _add_other_event(self, event: dict[str, Any], phase: str) -> None:
         """Add what an event says of a thread, of the end of an asynchronous range, or of an end of an arrow."""
@@ -120,16 +126,22 @@ class TraceEvents:
         for argument in RARE_COLUMNS.keys() & args:
             (column, kind), value = RARE_COLUMNS[argument], args[argument]
             if kind is not int and isinstance(value, kind):
-                self._rare_columns.setdefault(column, {})[row] = self._text(value if kind is str else json.dumps(value))
+                self._rare_columns.setdefault(column, {})[row] = self._text(
+                    value if kind is str else json.dumps(value)
+                )
             elif isinstance(value, kind) and abs(value) < MOST_NS:
                 self._rare_columns.setdefault(column, {})[row] = value
 
-    def _new_sort(self, name: str, category: str, phase: str, scope: str | None, args: dict[str, Any]) -> int:
+    def _new_sort(
+        self, name: str, category: str, phase: str, scope: str | None, args: dict[str, Any]
+    ) -> int:
         is_span_of_a_step = name in self._steps and "span_id" in args
         if category == OF_THE_PROFILER or is_span_of_a_step:
             raise ValueError(category)
         step = _STEP.fullmatch(name) if category == "user_annotation" else None
-        kind = RowKind.RANGE if phase in "Xb" else RowKind.MEMORY if "Bytes" in args else RowKind.MARK
+        kind = (
+            RowKind.RANGE if phase in "Xb" else RowKind.MEMORY if "Bytes" in args else RowKind.MARK
+        )
         source = EventSource.STEP if step else _source(name, category)
         if step:
             self._steps.add(step[1])
@@ -160,7 +172,11 @@ class TraceEvents:
     @property
     def script(self) -> str:
         """The script of Python that ran; empty if the trace names none."""
-        named = [name for (_, of), name in self._labels.items() if of == "process_name" and name.endswith(".py")]
+        named = [
+            name
+            for (_, of), name in self._labels.items()
+            if of == "process_name" and name.endswith(".py")
+        ]
         return named[0] if named else ""
 
     def batch(self, base_ns: int) -> Batch:
@@ -180,15 +196,24 @@ class TraceEvents:
         self._put_backward_where_it_was_launched(slices, nested, rows["name"])
         event_id = (thread + 1 << ORDINAL_BITS) + 1 + np.arange(len(start))
         rows["flags"] |= np.where(nested.crosses, int(EventFlag.CROSSING), 0)
-        rows |= {"event_id": event_id, "parent": np.where(nested.above >= 0, event_id[nested.above], 0)}
+        rows |= {
+            "event_id": event_id,
+            "parent": np.where(nested.above >= 0, event_id[nested.above], 0),
+        }
         rows |= {"start_ns": start + base_ns, "end_ns": nested.end + base_ns, "thread": thread}
         place = np.argsort(ordered)
         for name, told in self._rare_columns.items():
-            rows[name] = np.full(len(place), next(column.empty for column in COLUMNS if column.name == name), np.int64)
+            rows[name] = np.full(
+                len(place),
+                next(column.empty for column in COLUMNS if column.name == name),
+                np.int64,
+            )
             rows[name][place[list(told)]] = list(told.values())
         return self._batch(rows, np.lexsort((-event_id, nested.end)))
 
-    def _put_backward_where_it_was_launched(self, slices: Slices, nested: Nested, name: NDArray[np.int64]) -> None:
+    def _put_backward_where_it_was_launched(
+        self, slices: Slices, nested: Nested, name: NDArray[np.int64]
+    ) -> None:
         """Put the outermost nodes of autograd's threads into the slice that was open in the thread of their forward operators,
         which waits for them. A node without an arrow, which adds up gradients, goes where the one before it goes."""
         arrows: dict[int, list[tuple[int, int]]] = {}
@@ -200,7 +225,9 @@ class TraceEvents:
         for thread, of_thread in arrows.items():
             times, forward = np.array(sorted(of_thread), np.int64).T
             nodes = np.flatnonzero(is_node[name] & (slices.thread == thread) & (nested.above < 0))
-            launchers = forward[np.maximum(np.searchsorted(times, slices.start[nodes], side="right") - 1, 0)]
+            launchers = forward[
+                np.maximum(np.searchsorted(times, slices.start[nodes], side="right") - 1, 0)
+            ]
             for launcher in {*launchers.tolist()}:
                 launched = nodes[launchers == launcher]
                 nested.above[launched] = open_at(slices, nested, launcher, slices.start[launched])
@@ -220,7 +247,15 @@ class TraceEvents:
         tracks = []
         for number, (pid, tid) in enumerate(self._threads, 1):
             native_id = tid if isinstance(tid, int) else number
-            tracks.append(Track(number, native_id, native_id, 0, self._labels.get((pid, tid)) or f"{THREAD}{tid}"))
+            tracks.append(
+                Track(
+                    number,
+                    native_id,
+                    native_id,
+                    0,
+                    self._labels.get((pid, tid)) or f"{THREAD}{tid}",
+                )
+            )
         return tracks
 
 
@@ -230,7 +265,9 @@ def _in_nanoseconds(rows: list[Row]) -> NDArray[np.int64]:
     if rows:
         us, length_us, *others = zip(*rows, strict=True)
         numbers[:, 0] = np.rint(np.array(us, np.float64) * 1000)
-        numbers[:, 1] = numbers[:, 0] + np.maximum(np.rint(np.array(length_us, np.float64) * 1000), 0).astype(np.int64)
+        numbers[:, 1] = numbers[:, 0] + np.maximum(
+            np.rint(np.array(length_us, np.float64) * 1000), 0
+        ).astype(np.int64)
         numbers[:, 2:] = np.array(others, np.int64).T
     return numbers
 

@@ -44,7 +44,9 @@ class GuardedSink:
         """Whether the sink has raised, and is not called any more."""
         is_ours = type(sink).__module__.startswith("otel_recfn.")
         # A signal handler is the only code that can raise CallRefused inside a sink of ours, which starts and stops nothing.
-        self._around: Callable[[], AbstractContextManager[None]] = nullcontext if is_ours else calling_out
+        self._around: Callable[[], AbstractContextManager[None]] = (
+            nullcontext if is_ours else calling_out
+        )
         self._rows = 0
         """The rows of the batches that ``write`` took without an error."""
         self._last_counters: dict[str, int] = {}
@@ -65,7 +67,9 @@ class GuardedSink:
     def counters(self, delivered: int) -> dict[str, int]:
         """The sink's counters as ``<sink>.<counter>``; ``dropped.error`` includes the ``delivered`` rows that it missed."""
         if not self.is_removed:
-            with self.guarded("the counters of the sink %r raised; those that it gave last stand for them"):
+            with self.guarded(
+                "the counters of the sink %r raised; those that it gave last stand for them"
+            ):
                 self._last_counters = dict(self.sink.counters())
         counts = dict(self._last_counters)
         if missed := max(0, delivered - self._rows):
@@ -92,13 +96,19 @@ class GuardedSink:
                 yield
         except NO_MEMORY:
             self._log_once("the sink %r found no memory; it goes on, and what it misses is counted")
-        except (Exception, SystemExit) as error:  # a sink can't end the program, or the thread that drains
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # a sink can't end the program, or the thread that drains
             if raised_by_signal_handler(error):  # the program's timeout, say: no error of the sink
                 raise
             self._log_once(goes_on or "the sink %r failed and was removed; the others go on", error)
             if not (goes_on or self.is_removed):
                 self.is_removed = True
-                with suppress(Exception, SystemExit), self._around():  # the first error was logged already
+                with (
+                    suppress(Exception, SystemExit),
+                    self._around(),
+                ):  # the first error was logged already
                     self.sink.close(0.0)
                     self._last_counters = dict(self.sink.counters())
 
@@ -106,9 +116,13 @@ class GuardedSink:
         if text in self._logged:
             return
         self._logged.add(text)
-        unexpected = safe_exception(error) if error is not None and not isinstance(error, OSError) else None
+        unexpected = (
+            safe_exception(error) if error is not None and not isinstance(error, OSError) else None
+        )
         reason = "" if error is None else f": {safe_text(repr(error))}"
-        log.error(text + "%s", self.sink.name, reason, exc_info=unexpected)  # a full disk needs no traceback
+        log.error(
+            text + "%s", self.sink.name, reason, exc_info=unexpected
+        )  # a full disk needs no traceback
 
 
 class Capture:
@@ -138,7 +152,11 @@ class Capture:
         self.selection = Selection(selected)
         self.spans = spans
         self.shown = _shown_ranges(selected, self.selection, spans) if spans is not None else None
-        self.buffer_bytes, self.open_range_s, self.exit_timeout_s = buffer_bytes, open_range_s, exit_timeout_s
+        self.buffer_bytes, self.open_range_s, self.exit_timeout_s = (
+            buffer_bytes,
+            open_range_s,
+            exit_timeout_s,
+        )
         self.names_spans = names_spans
         self._reported_open = False
         """Whether the sinks were last told of ranges that are open for long."""
@@ -170,7 +188,9 @@ class Capture:
         """The sinks that haven't failed."""
         return [one for one in self.sinks if not one.is_removed]
 
-    def put(self, batch: Batch, view: Callable[[Batch], Batch] | None = None, look: bool = False) -> None:
+    def put(
+        self, batch: Batch, view: Callable[[Batch], Batch] | None = None, look: bool = False
+    ) -> None:
         """Queue the capture's view of a batch, as ``view`` makes it; None: that is all of it.
 
         ``look``: ranges that have been open for long are reported.
@@ -179,8 +199,16 @@ class Capture:
             seen = view(batch) if view is not None else batch
             if not (len(seen) or seen.opened or look) and (self._queue or self.is_delivering):
                 return  # only the time of a drain is in it, and a sink that starts captures as it is written to makes many
-            open_long = _open_for(seen, self.open_range_s) if look and self.open_range_s is not None else None
-            closed = seen if seen.closed == len(seen) else seen.take(slice(seen.closed), opened=seen.opened)
+            open_long = (
+                _open_for(seen, self.open_range_s)
+                if look and self.open_range_s is not None
+                else None
+            )
+            closed = (
+                seen
+                if seen.closed == len(seen)
+                else seen.take(slice(seen.closed), opened=seen.opened)
+            )
             if open_long is not None and (len(open_long) or self._reported_open):
                 closed = replace(closed, long_open=open_long)
                 self._reported_open = len(open_long) > 0
@@ -191,7 +219,9 @@ class Capture:
                 raise
             if not self._failed:
                 self._failed = True
-                log.exception("a capture could not read what was recorded; it goes on, and what it misses is counted")
+                log.exception(
+                    "a capture could not read what was recorded; it goes on, and what it misses is counted"
+                )
 
     def deliver(self) -> None:
         """Hand on what waits. What sinks record meanwhile waits for the next time."""
@@ -247,7 +277,9 @@ class Capture:
         self._queue, self.is_delivering, self._flushing = deque(), False, set()
         self._reported_open = False
         self.rows, self.recorder_at_begin = 0, RecorderCounters()
-        self.sinks = [fresh for one in self._working_sinks if (fresh := one.after_fork_in_child()) is not None]
+        self.sinks = [
+            fresh for one in self._working_sinks if (fresh := one.after_fork_in_child()) is not None
+        ]
 
 
 def _shown_ranges(selected: Selected, selection: Selection, spans: SpansSink) -> ShownRanges:

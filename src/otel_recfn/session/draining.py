@@ -71,7 +71,10 @@ class Captures:
 
         A look asks for copies of all open ranges, even if nothing else is drained, because a hang is silent.
         """
-        shortest = min((capture.open_range_s for capture in self if capture.open_range_s is not None), default=None)
+        shortest = min(
+            (capture.open_range_s for capture in self if capture.open_range_s is not None),
+            default=None,
+        )
         return shortest is not None and time.monotonic() - self._looked_s >= shortest / LOOKS
 
     def begin(self, capture: Capture) -> bool:
@@ -110,9 +113,15 @@ class Captures:
         if look:
             self._looked_s = time.monotonic()
         for capture in self:
-            view = partial(capture.selection.view, last=capture is leaving, copies=look) if self.need_views else None
+            view = (
+                partial(capture.selection.view, last=capture is leaving, copies=look)
+                if self.need_views
+                else None
+            )
             capture.put(batch, view, look)
-        for capture in self:  # only when all have queued it: a sink that is written to may drain, or end a capture
+        for capture in (
+            self
+        ):  # only when all have queued it: a sink that is written to may drain, or end a capture
             capture.deliver()
 
     @property
@@ -124,13 +133,31 @@ class Captures:
         """The smallest selection that covers all captures, None without any. Captures that end show no new ranges."""
         if not self:
             return None
-        scopes, extras, sources, profilers, shown = 0, Extra.NONE, frozenset[EventSource](), False, None
+        scopes, extras, sources, profilers, shown = (
+            0,
+            Extra.NONE,
+            frozenset[EventSource](),
+            False,
+            None,
+        )
         for capture in self:
             asked = capture.selected
-            scopes, extras, sources = scopes | asked.scopes, extras | asked.extras, sources | asked.sources
+            scopes, extras, sources = (
+                scopes | asked.scopes,
+                extras | asked.extras,
+                sources | asked.sources,
+            )
             profilers = profilers or asked.profiler is not None
-            shown = capture.shown if capture.shown is not None and capture not in self.ending else shown
-        calls = together([each.selected.calls for each in self if EventSource.PYTHON_CALL in each.selected.sources])
+            shown = (
+                capture.shown if capture.shown is not None and capture not in self.ending else shown
+            )
+        calls = together(
+            [
+                each.selected.calls
+                for each in self
+                if EventSource.PYTHON_CALL in each.selected.sources
+            ]
+        )
         return Wanted(scopes, extras, sources, profilers, shown, calls)
 
     @property
@@ -149,8 +176,15 @@ class Draining:
     ``also`` is called after each drain of our thread, with the lock held.
     """
 
-    def __init__(self, recorder: Recorder, captures: Captures, sources: Sources, also: Callable[[], object]) -> None:
-        self._recorder, self._captures, self._sources, self._also = recorder, captures, sources, also
+    def __init__(
+        self, recorder: Recorder, captures: Captures, sources: Sources, also: Callable[[], object]
+    ) -> None:
+        self._recorder, self._captures, self._sources, self._also = (
+            recorder,
+            captures,
+            sources,
+            also,
+        )
         self.lock = threading.RLock()
         self._holder: int | None = None
         """The thread that holds the lock."""
@@ -186,7 +220,9 @@ class Draining:
                 self._holder = outer
                 lock.release()
 
-    def drain(self, *, close_open: bool = False, leaving: Capture | None = None, open_ranges: bool = False) -> Batch | None:
+    def drain(
+        self, *, close_open: bool = False, leaving: Capture | None = None, open_ranges: bool = False
+    ) -> Batch | None:
         """Drain once, and deliver. None if no capture runs, or the drain failed.
 
         ``close_open`` seals ranges that are open as partial ones; ``leaving`` ends with this batch; ``open_ranges`` asks for
@@ -199,7 +235,9 @@ class Draining:
                 self._sources.look(last=close_open)
                 look = self._captures.is_look_due()
                 wanted = look or open_ranges or self._captures.need_views
-                batch = self._recorder.drain(close_open=close_open, open_ranges=wanted and not close_open)
+                batch = self._recorder.drain(
+                    close_open=close_open, open_ranges=wanted and not close_open
+                )
                 if batch.clock_jump_ns:
                     self._report_clock_jump(batch.clock_jump_ns / 1e9)
                 self._captures.deliver(batch, leaving, look)
@@ -237,7 +275,10 @@ class Draining:
             thread.start()
         except RuntimeError as error:  # no more threads here
             self._thread = None
-            log.warning("no thread drains what is recorded (%s): it is delivered by flush() and at the end", error)
+            log.warning(
+                "no thread drains what is recorded (%s): it is delivered by flush() and at the end",
+                error,
+            )
 
     def stop_thread(self) -> OwnThread | None:
         """Tell the thread to end after its current drain, and return it."""
@@ -260,7 +301,11 @@ class Draining:
                         with self.lock, at_work():  # a fork takes them in this order
                             batch = self.drain()
                             self._also()
-                        pause = BUSY_DRAIN_SECONDS if batch is not None and len(batch) > BUSY_ROWS else DRAIN_SECONDS
+                        pause = (
+                            BUSY_DRAIN_SECONDS
+                            if batch is not None and len(batch) > BUSY_ROWS
+                            else DRAIN_SECONDS
+                        )
                 except Exception:  # where memory runs out, say
                     self._log_failed_drain()
 
@@ -278,4 +323,6 @@ class Draining:
         if not self._failed:
             self._failed = True
             with suppress(Exception):
-                log.exception("draining failed; what was lost by that is counted, and the next drain goes on")
+                log.exception(
+                    "draining failed; what was lost by that is counted, and the next drain goes on"
+                )

@@ -62,7 +62,9 @@ class ExitHandler:
         """The providers of spans and of metrics at registration; None while not registered."""
         self._finishes_in = 0
         """The process in which multiprocessing's finalizer was registered."""
-        register: Callable[[Callable[[], None]], None] | None = getattr(threading, "_register_atexit", None)
+        register: Callable[[Callable[[], None]], None] | None = getattr(
+            threading, "_register_atexit", None
+        )
         if register is not None:
             with suppress(RuntimeError):  # Python is already ending
                 register(partial(_follow_last, weakref.ref(self)))
@@ -77,7 +79,10 @@ class ExitHandler:
 
     def finish_in_multiprocessing_child(self) -> None:
         """Register with multiprocessing, once, in a child of it that no fork has made known."""
-        processes, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+        processes, util = (
+            sys.modules.get("multiprocessing.process"),
+            sys.modules.get("multiprocessing.util"),
+        )
         if processes is None or util is None or self._finishes_in == os.getpid():
             return
         self._finishes_in = os.getpid()
@@ -91,7 +96,9 @@ class ExitHandler:
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
             # The child forgets its inherited finalizers right after the fork, and then runs what is registered here.
-            util.register_after_fork(self, lambda living: util.Finalize(None, living._at_exit, exitpriority=0))
+            util.register_after_fork(
+                self, lambda living: util.Finalize(None, living._at_exit, exitpriority=0)
+            )
 
     def unregister(self) -> None:
         """Unregister the function."""

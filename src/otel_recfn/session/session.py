@@ -50,8 +50,12 @@ class Session:
     def __init__(self, recorder: Recorder, sources: Sequence[Source] | None = None) -> None:
         self._recorder = recorder
         self._captures = Captures()
-        self._sources = Sources(sources_of_process(recorder) if sources is None else sources, self._captures.wanted)
-        self._draining = Draining(recorder, self._captures, self._sources, also=self._follow_providers)
+        self._sources = Sources(
+            sources_of_process(recorder) if sources is None else sources, self._captures.wanted
+        )
+        self._draining = Draining(
+            recorder, self._captures, self._sources, also=self._follow_providers
+        )
         self.process_ends = False
         """Whether captures end because the process does."""
         self._sampled_alone = False
@@ -63,7 +67,10 @@ class Session:
         """The locks that forking threads hold."""
         self._waiting_for_imports: dict[Capture, list[Callable[[], None]]] = {}
         around_forks(
-            Order.SESSION, before=self.before_fork, in_parent=self.after_fork_in_parent, in_child=self.after_fork_in_child
+            Order.SESSION,
+            before=self.before_fork,
+            in_parent=self.after_fork_in_parent,
+            in_child=self.after_fork_in_child,
         )
 
     def start(self, capture: Capture) -> None:
@@ -111,7 +118,9 @@ class Session:
     def _begin_or_join(self, capture: Capture) -> bool:
         """Begin the capture, or add it to others; False if a sink is too busy."""
         with self._changing(SWITCH_SECONDS) as held:
-            if capture.has_ended or capture in self._captures.ending:  # it was stopped before it began
+            if (
+                capture.has_ended or capture in self._captures.ending
+            ):  # it was stopped before it began
                 return True
             capture.recorder_at_begin = self._recorder.counters()
             if self._captures.begin(capture):
@@ -145,7 +154,9 @@ class Session:
             return
         seen_spans.keep_alive(any(each.names_spans for each in self._captures))
         self._sampled_alone = self._captures.sampled_alone
-        self._recorder.start(wanted.scopes, self._captures.buffer_bytes(), wanted.extras, self._sampled_alone)
+        self._recorder.start(
+            wanted.scopes, self._captures.buffer_bytes(), wanted.extras, self._sampled_alone
+        )
 
     def _enable_those_that_need(self, module: str, capture: Capture) -> None:
         """Called when the program has imported ``module``."""
@@ -202,7 +213,9 @@ class Session:
                     self._sources.follow()
                 self._record()
                 thread = self._draining.stop_thread() if self._captures.all_end else None
-        if thread is not None and not self._draining.is_held_here:  # it may be waiting for the thread that drains
+        if (
+            thread is not None and not self._draining.is_held_here
+        ):  # it may be waiting for the thread that drains
             thread.wait_for_end(seconds_to(deadline))
         was_delivered = True
         with self._changing(max(LEAST_SECONDS, seconds_to(deadline))) as may_drain:
@@ -213,7 +226,9 @@ class Session:
             self._leave(capture)
         self._unused.look(capture, ends=True)
         if not was_delivered:
-            log.warning("a sink has been busy all the time that the end may take; what was recorded last is dropped")
+            log.warning(
+                "a sink has been busy all the time that the end may take; what was recorded last is dropped"
+            )
         if was_delivered and not capture.is_delivering:
             capture.close(seconds_to(deadline))
         else:
@@ -300,13 +315,19 @@ class Session:
 
     def after_fork_in_child(self) -> None:
         """Go on in a forked child, with an empty recorder and sinks of the child's own."""
-        ending, self._switching, self._captures.ending = self._captures.ending, threading.RLock(), set()
+        ending, self._switching, self._captures.ending = (
+            self._captures.ending,
+            threading.RLock(),
+            set(),
+        )
         self._held, self.process_ends = {}, False
         self._draining.after_fork_in_child()
         self._unused.after_fork_in_child()
         for capture in self._captures:
             capture.after_fork_in_child()
-        for capture in ending:  # captures that don't run here have the parent's sinks, which only the parent may close
+        for capture in (
+            ending
+        ):  # captures that don't run here have the parent's sinks, which only the parent may close
             capture.has_ended = capture.has_ended or capture not in self._captures
         if self._captures:
             self._record()  # the child's sinks may want other ranges than the parent's

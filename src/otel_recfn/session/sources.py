@@ -32,7 +32,14 @@ def sources_of_process(recorder: Recorder) -> list[Source]:
     observer, names = TorchObserver(), InstanceNames()
     modules = ModuleRanges(names)
     texts = partial(ProgramTexts, ModuleCalls(names, modules.announces_now), FILES_OF_CALLS)
-    return [ContextWatcher(recorder), RemoteCalls(), observer, modules, Compilations(), CallSource(texts)]
+    return [
+        ContextWatcher(recorder),
+        RemoteCalls(),
+        observer,
+        modules,
+        Compilations(),
+        CallSource(texts),
+    ]
 
 
 @dataclass(eq=False)
@@ -57,7 +64,13 @@ class Sources:
 
     def modules_needed(self, asked: frozenset[EventSource]) -> list[str]:
         """The modules that the program has to import before all that is asked for can be enabled."""
-        return sorted({switch.source.needs for switch in self._wanted(asked) if switch.source.needs is not None})
+        return sorted(
+            {
+                switch.source.needs
+                for switch in self._wanted(asked)
+                if switch.source.needs is not None
+            }
+        )
 
     def prepare(self, module: str | None, asked: frozenset[EventSource]) -> None:
         """Prepare the sources that are asked for and need this module (None: no module). May take seconds."""
@@ -68,7 +81,9 @@ class Sources:
     def follow(self) -> None:
         """Enable every prepared source that is wanted now, and disable the others."""
         wanted = self._wanted_now()
-        for switch in list(self._switches) if wanted is not None else list(reversed(self._switches)):
+        for switch in (
+            list(self._switches) if wanted is not None else list(reversed(self._switches))
+        ):
             if wanted is None or not switch.is_wanted(wanted.sources):
                 if switch.enabled_with is not None:
                     self._guarded(switch, switch.source.disable)
@@ -90,9 +105,13 @@ class Sources:
         try:
             return call()
         except Exception as error:
-            if raised_by_signal_handler(error):  # the program's own error, as if it had been raised before
+            if raised_by_signal_handler(
+                error
+            ):  # the program's own error, as if it had been raised before
                 raise
-            log.exception("the source %r failed and is used no more; the others go on", switch.source.name)
+            log.exception(
+                "the source %r failed and is used no more; the others go on", switch.source.name
+            )
             self._switches = [other for other in self._switches if other is not switch]
             with suppress(Exception):  # the first error was logged already
                 switch.source.disable()

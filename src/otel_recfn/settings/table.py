@@ -40,7 +40,9 @@ SCOPES: Any = _setting(
     "which `RecordScope`s: a set, or names with commas (`FUNCTION,USER_SCOPE`); module ranges follow `modules` alone",
     default_in_words="all",
 )
-MODULES: Any = _setting(True, values.BOOL, "ranges for `nn.Module` calls", selects=EventSource.MODULE)
+MODULES: Any = _setting(
+    True, values.BOOL, "ranges for `nn.Module` calls", selects=EventSource.MODULE
+)
 PYTHON_CALLS: Any = _setting(
     False,
     values.CALLS,
@@ -73,7 +75,9 @@ class Settings:
         None, values.TRACE_PATH, "a file to write while the program runs, `.json` or `.json.gz`"
     )
     roots_per_second: float | None = _setting(
-        1.0, values.RATE, "traces a second for code outside any span, after the first 100; `None`: all"
+        1.0,
+        values.RATE,
+        "traces a second for code outside any span, after the first 100; `None`: all",
     )
     detail: str = _setting(
         "normal",
@@ -87,22 +91,36 @@ class Settings:
         "it ends, without `recfn.unit.*`",
     )
     ordinary_span_budget: int | None = _setting(
-        50, values.BUDGET, "the same for one that neither fails nor takes unusually long; `None`: as others"
+        50,
+        values.BUDGET,
+        "the same for one that neither fails nor takes unusually long; `None`: as others",
     )
-    trace_span_budget: int | None = _setting(5000, values.BUDGET, "spans per trace; `None`: any number")
-    spans_per_second: float | None = _setting(1000.0, values.RATE, "the average over 10 s; `None`: any number")
+    trace_span_budget: int | None = _setting(
+        5000, values.BUDGET, "spans per trace; `None`: any number"
+    )
+    spans_per_second: float | None = _setting(
+        1000.0, values.RATE, "the average over 10 s; `None`: any number"
+    )
     span_names: str = _setting(
         "short",
         values.SPAN_NAMES,
         "`short`: spans of module calls are named by the module's path (`layers.3.attention`), or its class; `torch`: all as "
         "in torch.profiler (`nn.Module: Attention_3`)",
     )
-    exit_timeout_s: float = _setting(2.0, values.DURATION, "how long the end of the process waits for a backend")
-    record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of inputs too", selects=Extra.SHAPES)
+    exit_timeout_s: float = _setting(
+        2.0, values.DURATION, "how long the end of the process waits for a backend"
+    )
+    record_shapes: bool = _setting(
+        False, values.BOOL, "shapes and dtypes of inputs too", selects=Extra.SHAPES
+    )
     modules: bool = MODULES
     python_calls: bool | PythonCalls = PYTHON_CALLS
     sinks: tuple[Sink, ...] = _setting(
-        (), values.SINKS, "further sinks, such as `InMemorySink()`", default_in_words="none", environment=False
+        (),
+        values.SINKS,
+        "further sinks, such as `InMemorySink()`",
+        default_in_words="none",
+        environment=False,
     )
     span_hook: Any = _setting(
         None,
@@ -132,13 +150,19 @@ class Settings:
         default_in_words="3.5 MiB",
     )
     open_range_s: float | None = _setting(
-        60.0, values.SECONDS, "what is open for so many seconds is shown before it ends; `None`: never"
+        60.0,
+        values.SECONDS,
+        "what is open for so many seconds is shown before it ends; `None`: never",
     )
 
     @classmethod
-    def resolve(cls, keywords: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
+    def resolve(
+        cls, keywords: Mapping[str, Any], environment: Mapping[str, str] | None = None
+    ) -> Settings:
         """Settings from keyword arguments and the environment; a SettingError where one of either isn't allowed."""
-        given = _from_environment(os.environ if environment is None else environment) | _checked(SETTINGS, keywords)
+        given = _from_environment(os.environ if environment is None else environment) | _checked(
+            SETTINGS, keywords
+        )
         return cls(**{**values.DETAILS[given.get("detail", "normal")], **given})
 
 
@@ -147,9 +171,14 @@ class ProfileSettings:
     """The values of all settings of ``profile(...)``."""
 
     scopes: frozenset[RecordScope] | None = SCOPES
-    record_shapes: bool = _setting(False, values.BOOL, "shapes and dtypes of operators' inputs", selects=Extra.SHAPES)
+    record_shapes: bool = _setting(
+        False, values.BOOL, "shapes and dtypes of operators' inputs", selects=Extra.SHAPES
+    )
     with_flops: bool = _setting(
-        False, values.BOOL, "floating point operations of the operators that PyTorch counts", selects=Extra.FLOPS
+        False,
+        values.BOOL,
+        "floating point operations of the operators that PyTorch counts",
+        selects=Extra.FLOPS,
     )
     with_stack: bool = _setting(
         False,
@@ -175,7 +204,10 @@ class ProfileSettings:
         "room for; `lost` counts both",
     )
     activities: Any = _setting(
-        None, values.ACTIVITIES, "as of torch.profiler; what a GPU does isn't recorded, which is logged", default_in_words="CPU"
+        None,
+        values.ACTIVITIES,
+        "as of torch.profiler; what a GPU does isn't recorded, which is logged",
+        default_in_words="CPU",
     )
     schedule: Any = _setting(
         None,
@@ -219,8 +251,16 @@ class Setting(NamedTuple):
 
 
 def _settings_of(table: type, **also: Any) -> tuple[Setting, ...]:
-    more = [{"default_in_words": str(each.default).lower(), **each.metadata, **also} for each in fields(table)]
-    return tuple([Setting(each.name, each.default, **known) for each, known in zip(fields(table), more, strict=True)])
+    more = [
+        {"default_in_words": str(each.default).lower(), **each.metadata, **also}
+        for each in fields(table)
+    ]
+    return tuple(
+        [
+            Setting(each.name, each.default, **known)
+            for each, known in zip(fields(table), more, strict=True)
+        ]
+    )
 
 
 SETTINGS = _settings_of(Settings)
@@ -230,7 +270,9 @@ PROFILE_SETTINGS = _settings_of(ProfileSettings, environment=False)
 def with_arguments(docstring: str | None, settings: Iterable[Setting]) -> str | None:
     """A docstring, for ``help()``, with a line for each setting in place of that for ``kwargs``."""
     lines = [f"{each.name}: {each.meaning}. Default: {each.default_in_words}." for each in settings]
-    return docstring and docstring.replace("kwargs: the settings of docs/settings.md.", ("\n" + " " * 12).join(lines))
+    return docstring and docstring.replace(
+        "kwargs: the settings of docs/settings.md.", ("\n" + " " * 12).join(lines)
+    )
 
 
 def _checked(settings: tuple[Setting, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,17 +301,25 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """A message for each variable that looks like one of ours and is none, with the one that was probably meant."""
     known = [*[each.variable for each in SETTINGS if each.variable], *PROCESS_VARIABLES]
     found = []
-    for variable in sorted([name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]):
+    for variable in sorted(
+        [name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known]
+    ):
         import difflib
 
         names = [each.removeprefix(ENVIRONMENT_PREFIX) for each in known]
         nearest = difflib.get_close_matches(variable.removeprefix(ENVIRONMENT_PREFIX), names, 1)
-        way_out = f"did you mean {ENVIRONMENT_PREFIX}{nearest[0]}?" if nearest else f"there are {', '.join(known)}"
+        way_out = (
+            f"did you mean {ENVIRONMENT_PREFIX}{nearest[0]}?"
+            if nearest
+            else f"there are {', '.join(known)}"
+        )
         found.append(f"{variable} is not a variable of otel-recfn; {way_out}")
     return found
 
 
-PROCESS_VARIABLES = {ENVIRONMENT_PREFIX + "CACHE_DIR": ("per user", "where the observer's builds are kept")}
+PROCESS_VARIABLES = {
+    ENVIRONMENT_PREFIX + "CACHE_DIR": ("per user", "where the observer's builds are kept")
+}
 """The default and the meaning of variables for the whole process, which no ``instrument()`` can set."""
 
 TORCH_PROFILER_ONLY = {
@@ -286,23 +336,35 @@ TORCH_PROFILER_ONLY = {
 def log_other_activities(activities: frozenset[str] | None) -> None:
     """Log, once a profile, that activities other than the CPU's aren't recorded."""
     if others := (activities or frozenset()) - {"CPU"}:
-        log.warning("profile() records the CPU alone, not %s; use torch.profiler beside it", ", ".join(sorted(others)))
+        log.warning(
+            "profile() records the CPU alone, not %s; use torch.profiler beside it",
+            ", ".join(sorted(others)),
+        )
 
 
 def refuse_others(keywords: dict[str, Any]) -> None:
     """Refuse, by a SettingError, keywords that ``profile(...)`` has no parameter for."""
     for name, value in keywords.items():
         if name not in TORCH_PROFILER_ONLY:
-            raise SettingError(f"profile() has no {name}; it has {', '.join([each.name for each in PROFILE_SETTINGS])}")
+            raise SettingError(
+                f"profile() has no {name}; it has {', '.join([each.name for each in PROFILE_SETTINGS])}"
+            )
         if value:
-            raise SettingError(f"{name}={value!r} is for torch.profiler alone; leave it out, or use torch.profiler")
+            raise SettingError(
+                f"{name}={value!r} is for torch.profiler alone; leave it out, or use torch.profiler"
+            )
 
 
 def selected(settings: Settings | ProfileSettings) -> Selected:
     """The scopes, extras and sources that ``instrument()`` or ``profile(...)`` was asked for."""
-    from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected  # it imports numpy, and a program may record nothing
+    from otel_recfn.batches.selection import (
+        RECORD_FUNCTIONS,
+        Selected,
+    )  # it imports numpy, and a program may record nothing
 
-    wanted = [each.metadata.get("selects") for each in fields(settings) if getattr(settings, each.name)]
+    wanted = [
+        each.metadata.get("selects") for each in fields(settings) if getattr(settings, each.name)
+    ]
     extras = Extra(sum({extra for extra in wanted if isinstance(extra, Extra)}))
     sources = RECORD_FUNCTIONS | {source for source in wanted if isinstance(source, EventSource)}
     calls = settings.python_calls if isinstance(settings.python_calls, PythonCalls) else ALL_CALLS
@@ -311,4 +373,8 @@ def selected(settings: Settings | ProfileSettings) -> Selected:
 
 def with_frames(wanted: Selected) -> Selected:
     """The selection to record for it: a Chrome trace with stacks shows calls of Python functions, as torch.profiler's does."""
-    return replace(wanted, sources=wanted.sources | {EventSource.PYTHON_CALL}) if wanted.extras & Extra.STACK else wanted
+    return (
+        replace(wanted, sources=wanted.sources | {EventSource.PYTHON_CALL})
+        if wanted.extras & Extra.STACK
+        else wanted
+    )

@@ -22,9 +22,19 @@ SPAN_EXPORTERS = ("otlp", "otlp-grpc", "otlp-http")
 MOST_SPANS = 1_000_000_000
 MOST = sys.float_info.max
 DETAILS: Mapping[str, Mapping[str, Any]] = {
-    "low": {"span_budget": 200, "ordinary_span_budget": 10, "trace_span_budget": 1000, "spans_per_second": 200.0},
+    "low": {
+        "span_budget": 200,
+        "ordinary_span_budget": 10,
+        "trace_span_budget": 1000,
+        "spans_per_second": 200.0,
+    },
     "normal": {},
-    "all": {"span_budget": None, "ordinary_span_budget": None, "trace_span_budget": None, "spans_per_second": None},
+    "all": {
+        "span_budget": None,
+        "ordinary_span_budget": None,
+        "trace_span_budget": None,
+        "spans_per_second": None,
+    },
 }
 """The settings that each value of ``detail`` stands for, where they aren't the defaults; ``low`` is a fifth of those."""
 
@@ -65,7 +75,9 @@ def _refusal(name: str, value: object, allowed: str) -> SettingError:
 
 
 def _object_with(method: str, value: Any) -> Any:
-    if isinstance(value, type) or (value is not None and not callable(getattr(value, method, None))):
+    if isinstance(value, type) or (
+        value is not None and not callable(getattr(value, method, None))
+    ):
         raise TypeError
     return value
 
@@ -76,7 +88,9 @@ def _sinks(value: Any) -> tuple[Sink, ...]:
         return ()
     from otel_recfn.sinks.protocol import Sink  # it imports numpy
 
-    if not all(isinstance(sink, Sink) and isinstance(getattr(sink, "name", None), str) for sink in given):
+    if not all(
+        isinstance(sink, Sink) and isinstance(getattr(sink, "name", None), str) for sink in given
+    ):
         raise TypeError
     return given
 
@@ -92,7 +106,11 @@ def _scopes(value: Any) -> frozenset[RecordScope] | None:
 
 
 def _parse_scopes(text: str) -> set[RecordScope] | None:
-    return None if text.lower() == "all" else {RecordScope[part.strip().upper()] for part in text.split(",")}
+    return (
+        None
+        if text.lower() == "all"
+        else {RecordScope[part.strip().upper()] for part in text.split(",")}
+    )
 
 
 def _trace_path(value: Any) -> str | None:
@@ -101,18 +119,26 @@ def _trace_path(value: Any) -> str | None:
     path = os.fspath(value)
     if not isinstance(path, str) or not path.endswith((".json", ".json.gz")):
         raise ValueError
-    if b"\0" in os.fsencode(path):  # fsencode raises a ValueError for characters that no file name has
+    if b"\0" in os.fsencode(
+        path
+    ):  # fsencode raises a ValueError for characters that no file name has
         raise ValueError
     return path
 
 
-def _numbers(says: str, least: float, most: float, *, whole: bool = False, none: str = "") -> Kind[Any]:
+def _numbers(
+    says: str, least: float, most: float, *, whole: bool = False, none: str = ""
+) -> Kind[Any]:
     """A kind of number from ``least`` to ``most``; None, and the text ``none``, mean ``none``."""
 
     def check(value: Any) -> float | None:
         if value is None and none:
             return None
-        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not least <= value <= most:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int if whole else (int, float))
+            or not least <= value <= most
+        ):
             raise ValueError
         return int(value) if whole else float(value)
 
@@ -125,7 +151,11 @@ def _numbers(says: str, least: float, most: float, *, whole: bool = False, none:
 def _activities(value: Any) -> frozenset[str] | None:
     if isinstance(value, str):
         raise TypeError
-    return None if value is None else frozenset([str(getattr(each, "name", each)).upper() for each in value])
+    return (
+        None
+        if value is None
+        else frozenset([str(getattr(each, "name", each)).upper() for each in value])
+    )
 
 
 def _instance_of(types: tuple[type, ...], value: Any) -> Any:
@@ -141,11 +171,22 @@ def _one_of(allowed: Collection[str], value: Any) -> str:
 
 
 def _span_exporter(value: Any) -> Any:
-    return _one_of(SPAN_EXPORTERS, value) if isinstance(value, str) else _object_with("export", value)
+    return (
+        _one_of(SPAN_EXPORTERS, value) if isinstance(value, str) else _object_with("export", value)
+    )
 
 
 def _parse_bool(text: str) -> bool:
-    meanings = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    meanings = {
+        "true": True,
+        "1": True,
+        "yes": True,
+        "on": True,
+        "false": False,
+        "0": False,
+        "no": False,
+        "off": False,
+    }
     return meanings[text.lower()]
 
 
@@ -163,33 +204,54 @@ def _parse_calls(text: str) -> bool | PythonCalls:
     if "=" not in text:
         return _parse_bool(text)
     parts = [part.partition("=") for part in text.split(";") if part.strip()]
-    return PythonCalls(**{name.strip(): _PARTS_OF_CALLS[name.strip()](value.strip()) for name, _, value in parts})
+    return PythonCalls(
+        **{name.strip(): _PARTS_OF_CALLS[name.strip()](value.strip()) for name, _, value in parts}
+    )
 
 
 _SCOPE_NAMES = ", ".join(scope.name for scope in RecordScope)
 
-PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry TracerProvider", partial(_object_with, "get_tracer"))
-METER_PROVIDER: Kind[Any] = Kind("None or an OpenTelemetry MeterProvider", partial(_object_with, "get_meter"))
+PROVIDER: Kind[Any] = Kind(
+    "None or an OpenTelemetry TracerProvider", partial(_object_with, "get_tracer")
+)
+METER_PROVIDER: Kind[Any] = Kind(
+    "None or an OpenTelemetry MeterProvider", partial(_object_with, "get_meter")
+)
 _CALLABLE = partial(_object_with, "__call__")
-ACTIVITIES: Kind[frozenset[str] | None] = Kind("None or a list of torch.profiler's ProfilerActivity", _activities)
-SCHEDULE: Kind[Any] = Kind("None or a function of a step's number, as torch.profiler.schedule(...) makes", _CALLABLE)
+ACTIVITIES: Kind[frozenset[str] | None] = Kind(
+    "None or a list of torch.profiler's ProfilerActivity", _activities
+)
+SCHEDULE: Kind[Any] = Kind(
+    "None or a function of a step's number, as torch.profiler.schedule(...) makes", _CALLABLE
+)
 READY: Kind[Any] = Kind("None or a function of the profile", _CALLABLE)
 HOOK: Kind[Any] = Kind("None or a function of a row and of attributes", _CALLABLE)
 SINKS: Kind[tuple[Sink, ...]] = Kind(
-    "a list of sinks: objects of classes derived from otel_recfn.sinks.protocol.Sink, with a name", _sinks
+    "a list of sinks: objects of classes derived from otel_recfn.sinks.protocol.Sink, with a name",
+    _sinks,
 )
 SCOPES: Kind[frozenset[RecordScope] | None] = Kind(
-    f"all, a set of RecordScope, or names separated by commas: {_SCOPE_NAMES}", _scopes, _parse_scopes
+    f"all, a set of RecordScope, or names separated by commas: {_SCOPE_NAMES}",
+    _scopes,
+    _parse_scopes,
 )
 TRACE_PATH: Kind[str | None] = Kind("None or a path that ends in .json or .json.gz", _trace_path)
-RATE: Kind[float | None] = _numbers("how many a second: a number, zero or more", 0, MOST, none="all")
+RATE: Kind[float | None] = _numbers(
+    "how many a second: a number, zero or more", 0, MOST, none="all"
+)
 DURATION: Kind[float] = _numbers("a number of seconds from 0 to a billion, some 30 years", 0, 1e9)
 _SECONDS = _numbers("a number of seconds, zero (never) or more", 0, MOST, none="never")
 SECONDS: Kind[float | None] = replace(_SECONDS, check=lambda value: _SECONDS.check(value) or None)
-BUDGET: Kind[int | None] = _numbers(f"a whole number of spans from 1 to {MOST_SPANS}", 1, MOST_SPANS, whole=True, none="all")
+BUDGET: Kind[int | None] = _numbers(
+    f"a whole number of spans from 1 to {MOST_SPANS}", 1, MOST_SPANS, whole=True, none="all"
+)
 EVENTS: Kind[int] = _numbers("a whole number from 1", 1, MOST, whole=True)
-BUFFER_BYTES: Kind[int] = _numbers(f"a whole number of bytes from {1 << 12} to {1 << 30}", 1 << 12, 1 << 30, whole=True)
-REQUEST_BYTES: Kind[int] = _numbers(f"a whole number of bytes from {1 << 10} to {1 << 26}", 1 << 10, 1 << 26, whole=True)
+BUFFER_BYTES: Kind[int] = _numbers(
+    f"a whole number of bytes from {1 << 12} to {1 << 30}", 1 << 12, 1 << 30, whole=True
+)
+REQUEST_BYTES: Kind[int] = _numbers(
+    f"a whole number of bytes from {1 << 10} to {1 << 26}", 1 << 10, 1 << 26, whole=True
+)
 BOOL: Kind[bool] = Kind("True or False", partial(_instance_of, (bool,)), _parse_bool)
 CALLS: Kind[bool | PythonCalls] = Kind(
     f"True, False, or PythonCalls(...); in the environment some of {', '.join(_PARTS_OF_CALLS)} as name=value with semicolons "
@@ -197,6 +259,8 @@ CALLS: Kind[bool | PythonCalls] = Kind(
     partial(_instance_of, (bool, PythonCalls)),
     _parse_calls,
 )
-SPAN_EXPORTER: Kind[Any] = Kind(f"None, {', '.join(SPAN_EXPORTERS)}, or an exporter of spans", _span_exporter)
+SPAN_EXPORTER: Kind[Any] = Kind(
+    f"None, {', '.join(SPAN_EXPORTERS)}, or an exporter of spans", _span_exporter
+)
 DETAIL: Kind[str] = Kind(", ".join(DETAILS), partial(_one_of, DETAILS), str.lower)
 SPAN_NAMES: Kind[str] = Kind("short, torch", partial(_one_of, ("short", "torch")), str.lower)

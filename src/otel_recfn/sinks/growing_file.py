@@ -77,7 +77,9 @@ class GrowingFile:
 
     def close_in_child(self) -> None:
         """Close the descriptor that a forked child has inherited; the file belongs to the parent."""
-        with contextlib.suppress(OSError):  # it isn't ours, or its last write failed, which is too late to report
+        with contextlib.suppress(
+            OSError
+        ):  # it isn't ours, or its last write failed, which is too late to report
             os.close(self._own())
         self._fd = -1
 

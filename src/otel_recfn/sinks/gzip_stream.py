@@ -84,7 +84,9 @@ class GzipStream(PlainStream):
         return _members(text, at, _stored, lambda room: room - len(_stored(b"")))
 
     def _compressed(self, text: memoryview) -> bytes:
-        block: bytes = self._compressor.compress(text) + self._compressor.flush(zlib.Z_FULL_FLUSH) + LAST_BLOCK
+        block: bytes = (
+            self._compressor.compress(text) + self._compressor.flush(zlib.Z_FULL_FLUSH) + LAST_BLOCK
+        )
         self._shrinks = len(text) / len(block)
         return block
 
@@ -93,7 +95,12 @@ def _stored(text: Data) -> bytes:
     return struct.pack("<BHH", 1, len(text), len(text) ^ 0xFFFF) + text
 
 
-def _members(text: bytes | bytearray, at: int, deflated: Callable[[memoryview], bytes], fitting: Callable[[int], int]) -> bytes:
+def _members(
+    text: bytes | bytearray,
+    at: int,
+    deflated: Callable[[memoryview], bytes],
+    fitting: Callable[[int], int],
+) -> bytes:
     """Members with this text, none in two pages.
 
     Args:

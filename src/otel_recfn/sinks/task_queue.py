@@ -9,7 +9,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import get_ident  # the original, since gevent may replace it while a thread has a task in hand
+from threading import (
+    get_ident,
+)  # the original, since gevent may replace it while a thread has a task in hand
 from typing import Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -45,7 +47,12 @@ class TaskQueue(Generic[T]):
         goes_first: where there is no room the oldest task of which this is true is dropped, else the oldest.
     """
 
-    def __init__(self, most: int, weigh: Callable[[T], int], goes_first: Callable[[T], bool] = lambda _task: True) -> None:
+    def __init__(
+        self,
+        most: int,
+        weigh: Callable[[T], int],
+        goes_first: Callable[[T], bool] = lambda _task: True,
+    ) -> None:
         self._most, self._weigh, self._goes_first = most, weigh, goes_first
         self._changed = threading.Condition()
         self._waiting: deque[tuple[T | Flush, int]] = deque()
@@ -118,7 +125,9 @@ class TaskQueue(Generic[T]):
             return task
 
     def _has_next(self) -> bool:
-        return bool(self._waiting) and not (self._in_hand and isinstance(self._waiting[0][0], Flush))
+        return bool(self._waiting) and not (
+            self._in_hand and isinstance(self._waiting[0][0], Flush)
+        )
 
     def wait_for_room(self, timeout_s: float) -> None:
         """Wait until no more than half of the room is taken, or nothing comes any more."""
@@ -131,7 +140,11 @@ class TaskQueue(Generic[T]):
             self._changed.wait_for(self._is_urgent, timeout_s)
 
     def _is_urgent(self) -> bool:
-        return self._ended or self.is_filling or any(isinstance(task, Flush) for task, _ in self._waiting)
+        return (
+            self._ended
+            or self.is_filling
+            or any(isinstance(task, Flush) for task, _ in self._waiting)
+        )
 
     @property
     def is_filling(self) -> bool:

@@ -67,11 +67,21 @@ class ProgramTexts:
         calls: which calls are shown.
     """
 
-    def __init__(self, namer: FrameNamer, asked: tuple[str, ...], calls: PythonCalls = ALL_CALLS) -> None:
+    def __init__(
+        self, namer: FrameNamer, asked: tuple[str, ...], calls: PythonCalls = ALL_CALLS
+    ) -> None:
         self._namer, self.asked = namer, asked
         self.included, self.excluded = places_of(calls.include), places_of(calls.exclude)
-        self.c_calls, self.call_sites, self.max_depth = calls.c_calls, calls.call_sites, calls.max_depth
-        folders = {os.path.abspath(folder).rstrip(os.sep) + os.sep for folder in sys.path if isinstance(folder, str)}
+        self.c_calls, self.call_sites, self.max_depth = (
+            calls.c_calls,
+            calls.call_sites,
+            calls.max_depth,
+        )
+        folders = {
+            os.path.abspath(folder).rstrip(os.sep) + os.sep
+            for folder in sys.path
+            if isinstance(folder, str)
+        }
         self.prefixes = tuple(sorted(folders, key=len, reverse=True))
         self.own, self.own_that_calls = (OWN,), OWN_THAT_CALLS
 
@@ -104,9 +114,14 @@ class Monitoring:
     def start(self, *, c_calls: bool) -> None:
         """Start events, or change whether those of C functions come, if there is a place for the tool."""
         if not self._has_place():
-            self._tool = next(iter([tool for tool in TOOLS if self._sys.get_tool(tool) is None]), None)
+            self._tool = next(
+                iter([tool for tool in TOOLS if self._sys.get_tool(tool) is None]), None
+            )
             if self._tool is None:
-                log.warning("Python calls are not traced: other tools have taken %s of sys.monitoring; free one of them", TOOLS)
+                log.warning(
+                    "Python calls are not traced: other tools have taken %s of sys.monitoring; free one of them",
+                    TOOLS,
+                )
                 return
             self._sys.use_tool_id(self._tool, TOOL)
             callbacks = _native.monitoring_callbacks(self._sys.MISSING)
@@ -114,7 +129,10 @@ class Monitoring:
             for name, callback in callbacks.items():
                 self._sys.register_callback(self._tool, self._events[name], callback)
         left_out = WITH_CALL if c_calls else OF_C
-        self._sys.set_events(self._tool, sum([number for name, number in self._events.items() if name not in left_out]))
+        self._sys.set_events(
+            self._tool,
+            sum([number for name, number in self._events.items() if name not in left_out]),
+        )
 
     def stop(self) -> None:
         """Stop the events of ``sys.monitoring``, and free our place among its tools."""
@@ -165,7 +183,9 @@ class ProfileFunctions:
     def _log_others(self, others: bool) -> None:
         if others and not self._logged:
             self._logged = True
-            log.warning("another profiler is or was active and is left alone: calls of its threads are not traced meanwhile")
+            log.warning(
+                "another profiler is or was active and is left alone: calls of its threads are not traced meanwhile"
+            )
 
 
 # --- the source
@@ -213,8 +233,12 @@ class CallSource(Source):
             return
         self._events.look()
         if last:
-            threads = [thread for thread in threading.enumerate() if not isinstance(thread, OwnThread)]
-            _native.stand_in_for_blocked_threads({thread.ident: thread.native_id or 0 for thread in threads})
+            threads = [
+                thread for thread in threading.enumerate() if not isinstance(thread, OwnThread)
+            ]
+            _native.stand_in_for_blocked_threads(
+                {thread.ident: thread.native_id or 0 for thread in threads}
+            )
 
     def disable(self) -> None:
         """Leave every thread as it was, and end the calls that are open."""

@@ -73,7 +73,9 @@ class ContextWatcher(Source):
                 raise
             if not self._logged:
                 self._logged = True
-                log.exception("the current OpenTelemetry context cannot be read; ranges here have no parent span")
+                log.exception(
+                    "the current OpenTelemetry context cannot be read; ranges here have no parent span"
+                )
             return None
 
     def _read(self) -> ContextReading | None:
@@ -85,7 +87,9 @@ class ContextWatcher(Source):
         range_ = range_of(span)
         if range_ is not None and range_.is_current:
             high, low, span_id, own_flags = range_.context_words
-            return ContextReading(high << 64 | low, span_id, own_flags | flags, range_.event_id, range_.root, span)
+            return ContextReading(
+                high << 64 | low, span_id, own_flags | flags, range_.event_id, range_.root, span
+            )
         return self._reading_of_span(span, flags)
 
     def _reading_of_span(self, span: trace.Span, flags: ContextFlag) -> ContextReading | None:
@@ -135,7 +139,9 @@ class ContextWatcher(Source):
             try:
                 for name, each in after.items():
                     wrapper = WrappedFunction(target, name, each)
-                    self._wrappers.append(wrapper)  # before it is installed, so that no wrapper is left there that nobody knows
+                    self._wrappers.append(
+                        wrapper
+                    )  # before it is installed, so that no wrapper is left there that nobody knows
                     wrapper.install()
             except (AttributeError, TypeError):  # not there, or its class allows no attributes
                 self._unwrap()
@@ -150,8 +156,12 @@ class ContextWatcher(Source):
     def _after_attach(self, token: Any, context: Any = None) -> Any:
         span = trace.get_current_span(context)
         before = getattr(token, "old_value", None)
-        if span is trace.get_current_span(seen_in_step(before) if isinstance(before, Context) else _EMPTY):
-            _native.context_attached(token)  # only something else in the context changed, baggage for instance
+        if span is trace.get_current_span(
+            seen_in_step(before) if isinstance(before, Context) else _EMPTY
+        ):
+            _native.context_attached(
+                token
+            )  # only something else in the context changed, baggage for instance
         else:
             _native.span_attached(span, token)
             remember_current(span)
@@ -162,5 +172,8 @@ class ContextWatcher(Source):
         return result
 
     def _after_get_current(self, context: Any) -> Any:
-        seen, ranges = self._seen_without_ranges(context), self._ranges  # kept, because another thread may end showing
+        seen, ranges = (
+            self._seen_without_ranges(context),
+            self._ranges,
+        )  # kept, because another thread may end showing
         return ranges.seen_from(seen) if ranges is not None else seen

@@ -50,7 +50,9 @@ class RangeSpan(wrapt.ObjectProxy):  # type: ignore[type-arg,misc,unused-ignore]
         return RangeSpan(copy.copy(self.__wrapped__), self._self_range, self._self_context)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RangeSpan:
-        return RangeSpan(copy.deepcopy(self.__wrapped__, memo), self._self_range, self._self_context)
+        return RangeSpan(
+            copy.deepcopy(self.__wrapped__, memo), self._self_range, self._self_context
+        )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle a span that isn't recording as its span context alone; other spans refuse to be pickled, as without us."""
@@ -102,7 +104,9 @@ class RangeSpans:
         return attached
 
     def _with_range(self, range_: TaskEntry, span: trace.Span, attached: Context) -> Context:
-        shown: tuple[Context, Context] | None = range_.shown  # the attached context, and its stand-in
+        shown: tuple[Context, Context] | None = (
+            range_.shown
+        )  # the attached context, and its stand-in
         if shown is not None and shown[0] is attached:
             return shown[1]
         span_context = self._span_context(range_)
@@ -111,7 +115,9 @@ class RangeSpans:
         range_span: Any = RangeSpan(own_span(span), range_, span_context)
         seen = trace.set_span_in_context(range_span, attached)
         range_.shown = attached, seen
-        return seen if range_.shown is not None else attached  # None: another thread has ended the range
+        return (
+            seen if range_.shown is not None else attached
+        )  # None: another thread has ended the range
 
     def _span_context(self, range_: TaskEntry) -> SpanContext | None:
         """The span context of the range's span; None if it has no span, as below one that isn't sampled."""
@@ -124,12 +130,18 @@ class RangeSpans:
             return _below(root.trace_id, root.trace_state, range_) if root is not None else None
         if not trace_id or flags & ~_STEP != _SAMPLED_ALONE:
             return None
-        return _below(trace_id, TraceState.from_header([trace_state]) if trace_state else None, range_)
+        return _below(
+            trace_id, TraceState.from_header([trace_state]) if trace_state else None, range_
+        )
 
     def _becomes_span(self, range_: TaskEntry) -> bool:
         """Whether the range becomes a span. The newest range of an ending recording has a row that nobody gets."""
-        began_later = range_.began > self._since or self._shown.had_begun(range_.began, range_.event_id)
-        return began_later and self._shown.takes(range_.scope, range_.source) and _native.recording()
+        began_later = range_.began > self._since or self._shown.had_begun(
+            range_.began, range_.event_id
+        )
+        return (
+            began_later and self._shown.takes(range_.scope, range_.source) and _native.recording()
+        )
 
     def _root_of(self, range_: TaskEntry) -> int:
         """The outermost range around it that becomes a span: others were recorded for captures that began before."""
@@ -141,12 +153,20 @@ class RangeSpans:
             around = around.outer
         if is_known:
             return becoming.event_id
-        return range_.root if self._shown.takes(range_.scope, EventSource.PYTHON_CALL) else becoming.beside_calls
+        return (
+            range_.root
+            if self._shown.takes(range_.scope, EventSource.PYTHON_CALL)
+            else becoming.beside_calls
+        )
 
 
 def _has_own_span(range_: TaskEntry) -> bool:
     """Whether it is a step with a span of the program's."""
-    return range_.source == _STEP_SOURCE and range_.root == range_.event_id and bool(range_.context_words[3] & _STEP)
+    return (
+        range_.source == _STEP_SOURCE
+        and range_.root == range_.event_id
+        and bool(range_.context_words[3] & _STEP)
+    )
 
 
 def _below(trace_id: int, trace_state: TraceState | None, range_: TaskEntry) -> SpanContext:

@@ -53,7 +53,12 @@ NUMBERS = range(1 << 63)
 MOST_NAMES = 1024
 """The most names that are counted; beyond it the count of the one unused for longest is forgotten."""
 SUPPRESSION_KEYS = tuple(
-    key for key in (getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", None), "suppress_instrumentation") if key
+    key
+    for key in (
+        getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", None),
+        "suppress_instrumentation",
+    )
+    if key
 )
 """Keys of a context that switch instrumentation off: those of OpenTelemetry's ``is_instrumentation_enabled``."""
 
@@ -87,7 +92,9 @@ class step:
 
     def __init__(self, name: str | None = None, number: int | None = None) -> None:
         if name is not None and not isinstance(name, str):
-            raise TypeError(f'step takes a name, a str, not {type(name).__name__}: write step("train", number)')
+            raise TypeError(
+                f'step takes a name, a str, not {type(name).__name__}: write step("train", number)'
+            )
         self.name = UNNAMED_STEP if name is None else name
         self.number = None if number is None else whole_number(number, "number", NUMBERS)
         self._code = ""
@@ -104,7 +111,12 @@ class step:
         self._enter(0)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         """End the innermost step that this task entered with this object; else the newest that anybody entered."""
         if not self._open:
             return
@@ -120,7 +132,10 @@ class step:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.__exit__(kind, error, traceback)
 
@@ -140,7 +155,10 @@ class step:
     def __call__(self, func: F) -> F:
         if inspect.isclass(func) or not callable(func):
             raise TypeError(f"step decorates functions, not {func!r}")
-        for predicate, statement in ((inspect.isgeneratorfunction, "with"), (inspect.isasyncgenfunction, "async with")):
+        for predicate, statement in (
+            (inspect.isgeneratorfunction, "with"),
+            (inspect.isasyncgenfunction, "async with"),
+        ):
             if is_of_kind(predicate, func):
                 raise TypeError(
                     f"step decorates no generators, and {getattr(func, '__qualname__', func)} makes them: write "
@@ -181,7 +199,18 @@ shown_steps = ShownSteps()
 class OpenStep:
     """A step that was entered in the calling task, with its span, or None if nothing takes spans."""
 
-    __slots__ = ("attached", "began_ns", "begins", "ended", "entered", "event_id", "generation", "outer", "seen", "span")
+    __slots__ = (
+        "attached",
+        "began_ns",
+        "begins",
+        "ended",
+        "entered",
+        "event_id",
+        "generation",
+        "outer",
+        "seen",
+        "span",
+    )
 
     def __init__(self, span: trace.Span | None, around: Context) -> None:
         self.span, self.outer = span, innermost_step()
@@ -196,7 +225,10 @@ class OpenStep:
         self.generation: Generation | None = None
         """The generation in the step, if there is one."""
         if span is not None:
-            self.seen, self.attached = trace.set_span_in_context(span, around), shown_steps.attached()
+            self.seen, self.attached = (
+                trace.set_span_in_context(span, around),
+                shown_steps.attached(),
+            )
             _native.span_attached(span, self)
             remember_current(span)
         _innermost.set(self)
@@ -205,13 +237,17 @@ class OpenStep:
         """Begin the step's range. ``flags`` and ``code`` are as in ``_native.begin``."""
         self.begins = self.span is not None
         try:
-            self.event_id = _native.begin(name, USER_SCOPE, SOURCE, flags=flags, step_number=number, code=code)
+            self.event_id = _native.begin(
+                name, USER_SCOPE, SOURCE, flags=flags, step_number=number, code=code
+            )
         finally:
             self.begins = False
         if flags & ASYNC and self.event_id:
             self.entered = _native.enter(self.event_id)
         self.began_ns = time.perf_counter_ns()
-        _native.context_attached(object())  # what it read holds for no other begin, since another thread may end the step
+        _native.context_attached(
+            object()
+        )  # what it read holds for no other begin, since another thread may end the step
         if self.span is not None and self.event_id:
             self.span.set_attribute("recfn.event_id", self.event_id)
 

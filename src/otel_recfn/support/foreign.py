@@ -31,7 +31,9 @@ class WeakIdentityMap(Generic[V]):
 
     def living(self) -> list[Any]:
         """The keys that live now."""
-        return [key for reference, _ in list(self._entries.values()) if (key := reference()) is not None]
+        return [
+            key for reference, _ in list(self._entries.values()) if (key := reference()) is not None
+        ]
 
     def get(self, key: object) -> V | None:
         """The value of this very object, or None."""

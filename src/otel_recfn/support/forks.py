@@ -102,9 +102,13 @@ def around_forks(
         in_child: called in the child, where no other thread lives, not even one that held a lock.
     """
     global _registered
-    functions = _ForkFunctions(order, _reference(before), _reference(in_parent), _reference(in_child))
+    functions = _ForkFunctions(
+        order, _reference(before), _reference(in_parent), _reference(in_child)
+    )
     with _adding:
-        living = [one for one in _registered if any(reference() is not None for reference in one[1:])]
+        living = [
+            one for one in _registered if any(reference() is not None for reference in one[1:])
+        ]
         # A new list, since a fork may be iterating over the old one.
         _registered = sorted([*living, functions], key=lambda one: one.order)
 
@@ -153,7 +157,9 @@ class _Gate:
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.RLock())
-        self._at_work: dict[int, bool] = {}  # by thread; True if a fork has stopped waiting for this piece of work
+        self._at_work: dict[
+            int, bool
+        ] = {}  # by thread; True if a fork has stopped waiting for this piece of work
         self._forking: set[int] = set()
 
     def begin_work(self, wait: bool = True) -> bool:

@@ -26,7 +26,9 @@ WAY_OUT = (
 
 def native_part() -> ModuleType:
     """The module ``otel_recfn._native``; a RecorderUnavailable where it was not built, or can't run."""
-    if "t" in getattr(sys, "abiflags", ""):  # even with PYTHON_GIL=1, since the native part would need other headers
+    if "t" in getattr(
+        sys, "abiflags", ""
+    ):  # even with PYTHON_GIL=1, since the native part would need other headers
         raise RecorderUnavailable(
             "otel-recfn needs a GIL, and this CPython is free-threaded: instrument or profile with the usual build, "
             "whose name has no t at its end; record_function works here too, and records nothing"
@@ -42,7 +44,11 @@ def native_part() -> ModuleType:
         reason = str(error)
         with suppress(OSError, ValueError):
             note = json.loads(BUILD_NOTE.read_text(encoding="utf-8"))
-            reason = f"its build failed: {note['reason']}" if not note.get("built") and note.get("reason") else reason
+            reason = (
+                f"its build failed: {note['reason']}"
+                if not note.get("built") and note.get("reason")
+                else reason
+            )
         raise RecorderUnavailable(
             f"otel-recfn has no native part here, so nothing is recorded ({reason}); {WAY_OUT}"
         ) from error

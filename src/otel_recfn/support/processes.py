@@ -102,7 +102,14 @@ def is_beginning() -> bool:
 def number_of(variables: Iterable[str]) -> int | None:
     """The number in the first of the variables that has one; None if none has."""
     texts = [os.environ.get(variable, "") for variable in variables]
-    return next((int(text) for text in texts if text.isdecimal() and text.isascii() and len(text) <= MOST_DIGITS), None)
+    return next(
+        (
+            int(text)
+            for text in texts
+            if text.isdecimal() and text.isascii() and len(text) <= MOST_DIGITS
+        ),
+        None,
+    )
 
 
 def addition(child: bool = False) -> str:
@@ -111,7 +118,9 @@ def addition(child: bool = False) -> str:
     ``child``: it is known to be a child.
     """
     rank, restarts = number_of((*RANK, *LOCAL_RANK)), number_of(RESTARTS)
-    of_rank = f".rank{rank}" + (f".restart{restarts}" if restarts else "") if rank is not None else ""
+    of_rank = (
+        f".rank{rank}" + (f".restart{restarts}" if restarts else "") if rank is not None else ""
+    )
     return of_rank + (f".pid{os.getpid()}" if child or is_child() else "")
 
 
@@ -139,7 +148,9 @@ def span_of_parent() -> SpanOfParent | None:
 def span_around_thread() -> SpanOfParent | None:
     """The span of the parent in which the main thread of such a child began. Other threads began in none."""
     around = span_of_parent()
-    is_main = around is not None and threading.get_ident() == threading.main_thread().ident  # current_thread() may make one
+    is_main = (
+        around is not None and threading.get_ident() == threading.main_thread().ident
+    )  # current_thread() may make one
     return around if is_main else None
 
 
@@ -156,7 +167,9 @@ def begin() -> None:
     try:
         import_module(given["starts"]).start_in_child(given)
     except Exception:  # the program goes on
-        logging.getLogger("otel_recfn").exception("otel-recfn could not start in this child process; it is not recorded")
+        logging.getLogger("otel_recfn").exception(
+            "otel-recfn could not start in this child process; it is not recorded"
+        )
 
 
 # --- what its own children get
@@ -217,6 +230,11 @@ def _current_span() -> tuple[int, int, int, str] | None:
         span = api.get_current_span()
         context = getattr(span, "__wrapped__", span).get_span_context()
         if context.is_valid:
-            return context.trace_id, context.span_id, int(context.trace_flags), context.trace_state.to_header()
+            return (
+                context.trace_id,
+                context.span_id,
+                int(context.trace_flags),
+                context.trace_state.to_header(),
+            )
     around = span_around_thread()
     return tuple(around) if around is not None else None  # type: ignore[return-value]

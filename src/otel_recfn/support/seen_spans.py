@@ -33,9 +33,17 @@ class SeenSpans:
 
     def keep_alive(self, wanted: bool) -> None:
         """Keep spans findable when they are over, from now on, those that are open included; or no longer."""
-        keeps_alive, self._keeps_alive = self._keeps_alive, wanted  # first, for what is noted meanwhile
+        keeps_alive, self._keeps_alive = (
+            self._keeps_alive,
+            wanted,
+        )  # first, for what is noted meanwhile
         if wanted and not keeps_alive:
-            for key, current in self._current.copy().items():  # a copy is made in one go, while threads go on adding
+            for (
+                key,
+                current,
+            ) in (
+                self._current.copy().items()
+            ):  # a copy is made in one go, while threads go on adding
                 span = current()
                 if span is not None and not _is_over(span):
                     _add(self._spans, key, span, _is_over)
@@ -52,7 +60,9 @@ class SeenSpans:
             self.became_current(trace_id, span_id, span)
             return
         key: Key = trace_id, span_id
-        span = self._found_current(key) or span  # a message may have brought the ids back, with a span that has nothing else
+        span = (
+            self._found_current(key) or span
+        )  # a message may have brought the ids back, with a span that has nothing else
         while span is not None and key not in self._spans:
             _add(self._spans, key, span, _is_over)
             parent = getattr(span, "parent", None)

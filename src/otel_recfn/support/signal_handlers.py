@@ -63,7 +63,9 @@ def calling_out() -> Iterator[None]:
 
 
 def _in_child() -> None:
-    _thread.running = ""  # a handler may have forked, and its child never returns to what it interrupted
+    _thread.running = (
+        ""  # a handler may have forked, and its child never returns to what it interrupted
+    )
 
 
 around_forks(Order.SESSION, in_child=_in_child)

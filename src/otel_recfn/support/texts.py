@@ -34,7 +34,11 @@ def json_value(value: object) -> str:
 
 def json_of_utf8(json_text: str) -> str:
     """The same JSON with lone surrogates, which only stand inside strings, as the text ``\\udxxx``."""
-    return json_text if json_text.isascii() else SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", json_text)
+    return (
+        json_text
+        if json_text.isascii()
+        else SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", json_text)
+    )
 
 
 # --- code and calls, called as torch.profiler calls them: ``model.py(12): forward``, or the repr of a C function
@@ -61,7 +65,11 @@ def python_call_name(file: str, line: int, function: str) -> str:
 def called_code(name: str) -> CalledCode:
     """The code that a call of that name called."""
     parts = _NAME.fullmatch(name)
-    return CalledCode(name) if parts is None else CalledCode(parts["function"], parts["file"], int(parts["line"]))
+    return (
+        CalledCode(name)
+        if parts is None
+        else CalledCode(parts["function"], parts["file"], int(parts["line"]))
+    )
 
 
 def code_text(function: Any) -> str:
@@ -74,7 +82,9 @@ def code_text(function: Any) -> str:
         if not hasattr(function, "__code__"):
             function = _innermost(type(function).__call__)
         code = function.__code__
-        return python_call_name(code.co_filename, code.co_firstlineno, f"{function.__module__}.{function.__qualname__}")
+        return python_call_name(
+            code.co_filename, code.co_firstlineno, f"{function.__module__}.{function.__qualname__}"
+        )
     except Exception:  # it is written in C, or its attributes are the program's own code
         return ""
 
@@ -102,7 +112,11 @@ CAUSED = "\nThe above exception was the direct cause of the following exception:
 HANDLED = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 _control_flow: tuple[type[BaseException], ...] = (GeneratorExit, StopIteration, StopAsyncIteration)
-_CANCELLED = {"asyncio.exceptions": "CancelledError", "concurrent.futures": "CancelledError", "greenlet": "GreenletExit"}
+_CANCELLED = {
+    "asyncio.exceptions": "CancelledError",
+    "concurrent.futures": "CancelledError",
+    "greenlet": "GreenletExit",
+}
 """The exceptions of cancellation by module: none can be there before its module is imported, which we don't do ourselves."""
 
 
@@ -117,7 +131,9 @@ def is_failure(error: BaseException) -> bool:
     """Whether a range has failed that this exception left: it is none by which Python, or a library, steers, as when a
     generator is closed early, an iterator ends, a task is cancelled, or a program exits well."""
     kind = type(error)
-    cancelled = [getattr(sys.modules.get(module), name, None) for module, name in _CANCELLED.items()]
+    cancelled = [
+        getattr(sys.modules.get(module), name, None) for module, name in _CANCELLED.items()
+    ]
     if issubclass(kind, (*_control_flow, *[each for each in cancelled if isinstance(each, type)])):
         return False
     if not issubclass(kind, SystemExit):
@@ -129,7 +145,11 @@ def is_failure(error: BaseException) -> bool:
 def error_text(error: BaseException) -> str:
     """``"<qualified type>: <message>"``, or the type alone where there is no message. Never raises; escapes lone surrogates."""
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
     try:
         message = str(error)
     except Exception:  # the exception's __str__ may raise anything
@@ -156,7 +176,11 @@ def stack_trace(error: BaseException, text: str) -> str:
         earlier = cause if cause is not None or error.__suppress_context__ else error.__context__
         if earlier is None or any(earlier is each for each in seen):
             break
-        longer = _section(earlier, error_text(earlier)) + (CAUSED if cause is not None else HANDLED) + whole
+        longer = (
+            _section(earlier, error_text(earlier))
+            + (CAUSED if cause is not None else HANDLED)
+            + whole
+        )
         if len(longer.encode()) > MOST_BYTES:
             break
         seen.append(earlier)
@@ -166,15 +190,24 @@ def stack_trace(error: BaseException, text: str) -> str:
 
 def _section(error: BaseException, text: str) -> str:
     codes = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
-    frames = [f'  File "{code.co_filename}", line {line}, in {code.co_name}\n' for code, line in _both_ends(codes)]
+    frames = [
+        f'  File "{code.co_filename}", line {line}, in {code.co_name}\n'
+        for code, line in _both_ends(codes)
+    ]
     if len(codes) > MOST_FRAMES:
         frames.insert(MOST_FRAMES // 2, f"  [{len(codes) - MOST_FRAMES} more frames]\n")
-    return text_of_utf8("".join([*["Traceback (most recent call last):\n"] * bool(frames), *frames, text, "\n"]))
+    return text_of_utf8(
+        "".join([*["Traceback (most recent call last):\n"] * bool(frames), *frames, text, "\n"])
+    )
 
 
 def _both_ends(frames: list[Any]) -> list[Any]:
     """The outermost and the innermost frames."""
-    return frames if len(frames) <= MOST_FRAMES else frames[: MOST_FRAMES // 2] + frames[-MOST_FRAMES // 2 :]
+    return (
+        frames
+        if len(frames) <= MOST_FRAMES
+        else frames[: MOST_FRAMES // 2] + frames[-MOST_FRAMES // 2 :]
+    )
 
 
 # --- texts for logs, errors and ``doctor``, about endpoints, requests, and other people's texts and exceptions
@@ -214,7 +247,9 @@ def safe_error(error: BaseException, hidden: Iterable[str] = ()) -> str:
 def safe_request_error(error: BaseException, hidden: Iterable[str]) -> str:
     """The same for a request. A ValueError quotes what could not be sent in its own way, so only its type is shown."""
     cause = _system_error(error)
-    if isinstance(cause, ValueError) and getattr(cause, "errno", None) is None:  # errors of certificates have a number
+    if (
+        isinstance(cause, ValueError) and getattr(cause, "errno", None) is None
+    ):  # errors of certificates have a number
         return f"{type(error).__name__}: {UNUSABLE}"
     return safe_error(error, hidden)
 
@@ -227,7 +262,9 @@ def safe_exception(error: BaseException) -> Exception:
 def _system_error(error: BaseException) -> BaseException:
     """The first cause that is an OSError: those of libraries hold the whole request in their texts."""
     found, seen = error, [error]
-    while (cause := seen[-1].__cause__ or seen[-1].__context__) is not None and all(cause is not each for each in seen):
+    while (cause := seen[-1].__cause__ or seen[-1].__context__) is not None and all(
+        cause is not each for each in seen
+    ):
         seen.append(cause)
         found = cause if isinstance(cause, OSError) else found
     return found
@@ -235,26 +272,44 @@ def _system_error(error: BaseException) -> BaseException:
 
 def secrets_of(endpoint: str, headers: Iterable[tuple[str, str]] = ()) -> tuple[str, ...]:
     """The parts of an endpoint, and of headers that are sent there, that may be in no text; the longest first."""
-    user_info, query = (endpoint.partition("://")[2] or endpoint).rpartition("@")[0], endpoint.partition("?")[2]
-    found = {user_info, *user_info.split(":", 1), query, *[each.partition("=")[2] for each in query.split("&")]}
-    found |= {base64.b64encode(unquote(user_info).encode("utf-8", "surrogatepass")).decode()}  # sent as a header
+    user_info, query = (
+        (endpoint.partition("://")[2] or endpoint).rpartition("@")[0],
+        endpoint.partition("?")[2],
+    )
+    found = {
+        user_info,
+        *user_info.split(":", 1),
+        query,
+        *[each.partition("=")[2] for each in query.split("&")],
+    }
+    found |= {
+        base64.b64encode(unquote(user_info).encode("utf-8", "surrogatepass")).decode()
+    }  # sent as a header
     for name, value in headers:
         if name.lower() not in PUBLIC_HEADERS:
             found |= {value, value.strip(), *value.split()[-1:]}
     found |= {unquote(each) for each in found}
     found |= {repr(each)[1:-1] for each in found}
-    return tuple(sorted([each for each in found if len(each) >= SHORTEST_SECRET], key=len, reverse=True))
+    return tuple(
+        sorted([each for each in found if len(each) >= SHORTEST_SECRET], key=len, reverse=True)
+    )
 
 
 def secrets_from_environment() -> tuple[str, ...]:
     """The values of ``OTEL_EXPORTER_OTLP_*`` that may be in no text."""
 
     def variables(name: str) -> list[str]:
-        return [os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}{name}", "") for signal in ("TRACES_", "")]
+        return [
+            os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}{name}", "") for signal in ("TRACES_", "")
+        ]
 
-    headers = [text.partition("=") for setting in variables("HEADERS") for text in setting.split(",")]
+    headers = [
+        text.partition("=") for setting in variables("HEADERS") for text in setting.split(",")
+    ]
     named = [(name.strip(), value) for name, _, value in headers]
-    return tuple([secret for endpoint in variables("ENDPOINT") for secret in secrets_of(endpoint, named)])
+    return tuple(
+        [secret for endpoint in variables("ENDPOINT") for secret in secrets_of(endpoint, named)]
+    )
 
 
 # --- lists of shapes and of dtypes; objects of attributes
@@ -280,13 +335,21 @@ def values_by_key(text: str) -> Mapping[str, Any]:
         found = json.loads(text)
     except ValueError:  # no JSON
         return {}
-    return {text_of_utf8(key): _attribute_value(value) for key, value in found.items()} if isinstance(found, dict) else {}
+    return (
+        {text_of_utf8(key): _attribute_value(value) for key, value in found.items()}
+        if isinstance(found, dict)
+        else {}
+    )
 
 
 def _attribute_value(value: Any) -> Any:
     if isinstance(value, str):
         return text_of_utf8(value)
-    if isinstance(value, list) and len({*map(type, value)}) <= 1 and all(isinstance(each, (str, int, float)) for each in value):
+    if (
+        isinstance(value, list)
+        and len({*map(type, value)}) <= 1
+        and all(isinstance(each, (str, int, float)) for each in value)
+    ):
         return tuple(map(_attribute_value, value))
     return value if isinstance(value, (int, float)) else json_value(value)
 
@@ -294,7 +357,9 @@ def _attribute_value(value: Any) -> Any:
 def flat_shapes(text: str) -> tuple[tuple[int, ...], ...]:
     """The shape of each tensor in a JSON list; empty for a list of tensors."""
     shapes = [shape if isinstance(shape, list) else () for shape in _list_of(text) or ()]
-    return tuple([tuple(shape) if all(isinstance(size, int) for size in shape) else () for shape in shapes])
+    return tuple(
+        [tuple(shape) if all(isinstance(size, int) for size in shape) else () for shape in shapes]
+    )
 
 
 @lru_cache(MAX_PARSED)

@@ -75,7 +75,11 @@ class Node:
     def __str__(self) -> str:
         given = ", ".join(each.declared for each in self.outputs)
         text = f"{given} = {self.kind}" if given else self.kind
-        text += f"[value={_shown(self.constant)}]()" if self.kind == CONSTANT else f"({', '.join(map(str, self.inputs))})"
+        text += (
+            f"[value={_shown(self.constant)}]()"
+            if self.kind == CONSTANT
+            else f"({', '.join(map(str, self.inputs))})"
+        )
         return f"{text}  # {self.source}" if self.source else text
 
     def is_like(self, other: Node) -> bool:
@@ -106,8 +110,11 @@ class Graph:
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Graph)
-            and (self.inputs, self.outputs, len(self.nodes)) == (other.inputs, other.outputs, len(other.nodes))
-            and all(ours.is_like(theirs) for ours, theirs in zip(self.nodes, other.nodes, strict=True))
+            and (self.inputs, self.outputs, len(self.nodes))
+            == (other.inputs, other.outputs, len(other.nodes))
+            and all(
+                ours.is_like(theirs) for ours, theirs in zip(self.nodes, other.nodes, strict=True)
+            )
         )
 
     __hash__ = None  # type: ignore[assignment]  # it has an order of nodes that may grow
@@ -157,7 +164,12 @@ def _same(one: Any, other: Any) -> bool:
 
 # --- recording
 
-LIST, TUPLE, DICT, UNPACK = "prim::ListConstruct", "prim::TupleConstruct", "prim::DictConstruct", "prim::ListUnpack"
+LIST, TUPLE, DICT, UNPACK = (
+    "prim::ListConstruct",
+    "prim::TupleConstruct",
+    "prim::DictConstruct",
+    "prim::ListUnpack",
+)
 
 PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 """The types of constants for which two references to one object mean nothing."""
@@ -183,7 +195,9 @@ def trace(fn: Callable[..., Any], /, *args: Any, force_outplace: bool = False) -
     with tracing_into(tracer):
         result = fn(*args)
         if inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.isawaitable(result):
-            raise TraceError(f"fn returned a {type(result).__name__}, which has not run yet; trace a function that runs it")
+            raise TraceError(
+                f"fn returned a {type(result).__name__}, which has not run yet; trace a function that runs it"
+            )
         tracer.finish(result)
     return tracer.graph
 
@@ -224,12 +238,18 @@ class Tracer:
             if is_tensor(each) and self._known.get(each) is None:
                 self.graph.inputs.append(self._note_value(each))
 
-    def insert(self, kind: str, inputs: Iterable[tuple[str, Any]], frame: FrameType | None) -> Node | None:
+    def insert(
+        self, kind: str, inputs: Iterable[tuple[str, Any]], frame: FrameType | None
+    ) -> Node | None:
         """Insert a node with these inputs by name; what is no value of the graph yet is inserted as a constant before it.
 
         Returns None after the trace.
         """
-        source = Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if frame is not None else None
+        source = (
+            Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+            if frame is not None
+            else None
+        )
         pairs = list(inputs)
         with self._lock:
             if not self.open:
@@ -251,7 +271,9 @@ class Tracer:
             return
         data = _data(written)
         with self._lock:
-            others = sum(each is not written and _data(each) == data for each in self._known.living())
+            others = sum(
+                each is not written and _data(each) == data for each in self._known.living()
+            )
         if others and data is not None:
             warnings.warn(
                 f"{others} other tensors share the data that {operator} writes in place; the graph returns a new one instead, "
@@ -285,14 +307,18 @@ class Tracer:
     def _value(self, thing: Any, source: Source | None) -> Value:
         """The value of an input; a new constant if there is none, or a node that makes it of its parts."""
         if isinstance(thing, dict):
-            return self._made_of(DICT, [each for pair in thing.items() for each in pair], "dict", source)
+            return self._made_of(
+                DICT, [each for pair in thing.items() for each in pair], "dict", source
+            )
         if isinstance(thing, list | tuple):
             kind, name = (LIST, "list") if isinstance(thing, list) else (TUPLE, "tuple")
             return self._made_of(kind, thing, name, source)
         known = None if type(thing) in PLAIN else self._known.get(thing)
         return known if known is not None else self._constant(thing, source)
 
-    def _made_of(self, kind: str, parts: Sequence[Any], type_name: str, source: Source | None) -> Value:
+    def _made_of(
+        self, kind: str, parts: Sequence[Any], type_name: str, source: Source | None
+    ) -> Value:
         values = [self._value(each, source) for each in parts]
         made = self._number(type_name)
         self.graph.nodes.append(Node(kind, values, outputs=[made], source=source))
@@ -308,7 +334,11 @@ class Tracer:
         if not isinstance(thing, list | tuple):
             return self._note_value(thing)
         packed = self._number("list")
-        self.graph.nodes.append(Node(UNPACK, [packed], outputs=[self._note_value(each) for each in thing], source=source))
+        self.graph.nodes.append(
+            Node(
+                UNPACK, [packed], outputs=[self._note_value(each) for each in thing], source=source
+            )
+        )
         return packed
 
 
@@ -353,7 +383,9 @@ def _data(tensor: Any) -> tuple[str, int] | None:
     try:
         if hasattr(tensor, "untyped_storage"):
             address = tensor.untyped_storage().data_ptr()
-            return ("storage", address) if address else None  # tensors without memory have no address
+            return (
+                ("storage", address) if address else None
+            )  # tensors without memory have no address
         if not hasattr(tensor, "__array_interface__"):
             return None
         while getattr(tensor, "base", None) is not None:

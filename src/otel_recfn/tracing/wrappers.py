@@ -123,21 +123,38 @@ class Operator:
         state = thread_locals.current()
         step = get_step_callbacks(RecordScope.FUNCTION)
         if not step.callbacks:
-            return self._recorded(state, args, kwargs) if _native.recording() else self._call(state, args, kwargs)
+            return (
+                self._recorded(state, args, kwargs)
+                if _native.recording()
+                else self._call(state, args, kwargs)
+            )
         range_ = RecordFunction(step)
         range_._hide_from_torch()  # PyTorch shows them its own operators
         inputs = (*args, *kwargs.values()) if range_.needs_inputs() else ()
         with range_:
-            range_.before(self, inputs, dict(zip(self._arguments, inputs, strict=False)), self._sequence_nr())
+            range_.before(
+                self, inputs, dict(zip(self._arguments, inputs, strict=False)), self._sequence_nr()
+            )
             result = self._call(state, args, kwargs)
             record_outputs(range_, self._results(result))
         return result
 
     def _recorded(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the operator in a range for the recorder alone, which takes half as long as a RecordFunction."""
-        shapes, dtypes = input_texts((*args, *kwargs.values())) if recorder.extras & SHAPES and (args or kwargs) else ("", "")
+        shapes, dtypes = (
+            input_texts((*args, *kwargs.values()))
+            if recorder.extras & SHAPES and (args or kwargs)
+            else ("", "")
+        )
         sequence_nr = self._sequence_nr()
-        event_id = _native.begin(self.name, RecordScope.FUNCTION, SOURCE, sequence_nr=sequence_nr, shapes=shapes, dtypes=dtypes)
+        event_id = _native.begin(
+            self.name,
+            RecordScope.FUNCTION,
+            SOURCE,
+            sequence_nr=sequence_nr,
+            shapes=shapes,
+            dtypes=dtypes,
+        )
         try:
             result = self._call(state, args, kwargs)
         except BaseException as error:
@@ -154,11 +171,20 @@ class Operator:
         return self._traced(state, tracer, self._node, args, kwargs)
 
     def _traced(
-        self, state: ThreadState, tracer: Tracer, recorded: Recorded, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        state: ThreadState,
+        tracer: Tracer,
+        recorded: Recorded,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Insert the node, call the operator with tracing off, then give the node its outputs."""
         given = dict(zip(self._arguments, (*args, *kwargs.values()), strict=True))
-        shown = recorded.out_of_place if tracer.force_outplace and recorded.out_of_place is not None else recorded
+        shown = (
+            recorded.out_of_place
+            if tracer.force_outplace and recorded.out_of_place is not None
+            else recorded
+        )
         kind = f"{self.name.partition('::')[0]}::{shown.kind}"
         node = tracer.insert(kind, self._inputs(shown, given), _caller())
         if recorded.guarded:
@@ -169,7 +195,9 @@ class Operator:
         finally:
             state.tracer = tracer
         written = recorded.outputs
-        tracer.set_outputs(node, self._results(result) if written is None else [given[name] for name in written])
+        tracer.set_outputs(
+            node, self._results(result) if written is None else [given[name] for name in written]
+        )
         return result
 
     def _results(self, result: Any) -> Sequence[Any]:
@@ -235,7 +263,9 @@ class Library:
         sequence_nr: gives the sequence number of the operator that is called next in this thread.
     """
 
-    def __init__(self, namespace: str, operators: Any, sequence_nr: Callable[[], int] = no_sequence_nr) -> None:
+    def __init__(
+        self, namespace: str, operators: Any, sequence_nr: Callable[[], int] = no_sequence_nr
+    ) -> None:
         self.namespace = namespace
         self._operators = operators
         self._sequence_nr = sequence_nr
@@ -250,14 +280,31 @@ class Library:
     ) -> Operator:
         """An operator of this library. Arguments and returns with their types as schemas write them; see Operator."""
         target = self._find(name, overload) or self._find_when_called(name, overload)
-        return Operator(f"{self.namespace}::{name}", overload, arguments, returns, target, self._sequence_nr, node)
+        return Operator(
+            f"{self.namespace}::{name}",
+            overload,
+            arguments,
+            returns,
+            target,
+            self._sequence_nr,
+            node,
+        )
 
     def _find(self, name: str, overload: str) -> Callable[..., Any] | None:
         operators = self._found_operators()
         if isinstance(operators, Mapping):
-            found = next((operators[key] for key in self._possible_names(name, overload) if key in operators), None)
+            found = next(
+                (
+                    operators[key]
+                    for key in self._possible_names(name, overload)
+                    if key in operators
+                ),
+                None,
+            )
         else:
-            found = _overload_in_torch(operators, name, overload) or _function(operators, name, overload)
+            found = _overload_in_torch(operators, name, overload) or _function(
+                operators, name, overload
+            )
         return found if callable(found) else None
 
     def _found_operators(self) -> Any:
@@ -285,7 +332,9 @@ class Library:
             found = found or self._find(name, overload)
             if found is None:
                 full = next(self._possible_names(name, overload))
-                raise OperatorMissingError(f"{self._operators!r} has no operator {full}; register it before it is called")
+                raise OperatorMissingError(
+                    f"{self._operators!r} has no operator {full}; register it before it is called"
+                )
             return found(*args, **kwargs)
 
         return call
@@ -311,7 +360,9 @@ def torch_library(namespace: str) -> Library:
     if peek is None:
         return Library(namespace, getattr(torch.ops, namespace))
     # As PyTorch's own ranges: a number where a node for the backward pass may be made.
-    return Library(namespace, getattr(torch.ops, namespace), lambda: peek() if torch.is_grad_enabled() else -1)
+    return Library(
+        namespace, getattr(torch.ops, namespace), lambda: peek() if torch.is_grad_enabled() else -1
+    )
 
 
 trace_instead(Watched, Unwatched)

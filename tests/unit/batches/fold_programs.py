@@ -42,7 +42,9 @@ class _Thread:
 
 
 @st.composite
-def nested(draw: st.DrawFn, thread: int = 1, most: int = 40, flags: Sequence[int] = (0,)) -> list[Row]:
+def nested(
+    draw: st.DrawFn, thread: int = 1, most: int = 40, flags: Sequence[int] = (0,)
+) -> list[Row]:
     """Ranges of one thread. Durations nest."""
     here, count = _Thread(thread), draw(st.integers(0, most))
 
@@ -54,7 +56,17 @@ def nested(draw: st.DrawFn, thread: int = 1, most: int = 40, flags: Sequence[int
         here.clock += draw(st.integers(0, 5))
         drawn = draw(st.sampled_from(flags))
         worked = draw(st.integers(-1, 5))
-        here.rows.append(Row(event_id, parent, draw(st.integers(1, 8)), start, here.clock - start, drawn, cpu_time_ns=worked))
+        here.rows.append(
+            Row(
+                event_id,
+                parent,
+                draw(st.integers(1, 8)),
+                start,
+                here.clock - start,
+                drawn,
+                cpu_time_ns=worked,
+            )
+        )
 
     while here.begun < count:
         run(0, 0)
@@ -64,7 +76,16 @@ def nested(draw: st.DrawFn, thread: int = 1, most: int = 40, flags: Sequence[int
 @st.composite
 def threads(draw: st.DrawFn) -> list[Row]:
     """Ranges of several threads and units, also asynchronous ones, and such whose parent is another thread's or never comes."""
-    flags = (0, 0, 0, int(EventFlag.ASYNC), int(EventFlag.SHOWN), int(EventFlag.ERROR), LINKABLE, int(EventFlag.IN_COMPILATION))
+    flags = (
+        0,
+        0,
+        0,
+        int(EventFlag.ASYNC),
+        int(EventFlag.SHOWN),
+        int(EventFlag.ERROR),
+        LINKABLE,
+        int(EventFlag.IN_COMPILATION),
+    )
     parts = [draw(nested(number, 25, flags)) for number in (1, 2, 3)]
     known, moved = [0, make_event_id(9, 1)], []
     for part in parts:
@@ -105,7 +126,9 @@ def batch_of(rows: Sequence[Row]) -> Batch:
         }
         for row in rows
     ]
-    parent = np.array([row.parent for row in rows], np.uint64)  # also of ranges that lie in each other
+    parent = np.array(
+        [row.parent for row in rows], np.uint64
+    )  # also of ranges that lie in each other
     return replace(make_batch(told), parent=parent, root=parent)
 
 
@@ -115,11 +138,18 @@ def planned(rows: Sequence[Row]) -> PlannedRanges:
     name, nothing = np.array([row.name for row in rows], np.uint32), np.zeros(len(rows), np.uint32)
     unit = np.array([row.unit for row in rows], np.uint32)
     called = (name, name, nothing, nothing)
-    return PlannedRanges(batch, np.arange(len(rows)), batch.parent, unit, *called, np.zeros(0, np.uint64))
+    return PlannedRanges(
+        batch, np.arange(len(rows)), batch.parent, unit, *called, np.zeros(0, np.uint64)
+    )
 
 
 def finished(
-    fold: FoldModel, rows: Sequence[Row], budget: int, cuts: Sequence[int] = (), unit: int = 0, duration_ns: int = 0
+    fold: FoldModel,
+    rows: Sequence[Row],
+    budget: int,
+    cuts: Sequence[int] = (),
+    unit: int = 0,
+    duration_ns: int = 0,
 ) -> FinishedUnits:
     """What one unit comes to when the rows are added in these pieces."""
     edges = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]

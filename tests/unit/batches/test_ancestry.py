@@ -55,11 +55,23 @@ class Recording:
         around = rows[parent % len(rows)] if rows and parent else None
         event_id = make_event_id(THREADS[thread].number, len(self.rows) + 1)
         parent_id, root = (around["event_id"], around["root"]) if around else (0, event_id)
-        row = {"event_id": event_id, "scope": SCOPES[scope], "thread": THREADS[thread], "parent": parent_id, "root": root}
+        row = {
+            "event_id": event_id,
+            "scope": SCOPES[scope],
+            "thread": THREADS[thread],
+            "parent": parent_id,
+            "root": root,
+        }
         self.rows.append({**row, "start_ns": BASE_NS + len(self.rows)})
         self.open.append(self.rows[-1])
         if not parent_id:
-            self.untold.append({"event_id": event_id, "thread": THREADS[thread], "start_ns": BASE_NS + len(self.rows)})
+            self.untold.append(
+                {
+                    "event_id": event_id,
+                    "thread": THREADS[thread],
+                    "start_ns": BASE_NS + len(self.rows),
+                }
+            )
 
     def end(self, which: int) -> None:
         if self.open:
@@ -97,12 +109,20 @@ class Recording:
         number = {row["event_id"]: index for index, row in enumerate(self.rows)}
 
         def seen(event_id: int) -> bool:
-            return number[event_id] >= view.began and bool(view.mask >> self.rows[number[event_id]]["scope"] & 1)
+            return number[event_id] >= view.began and bool(
+                view.mask >> self.rows[number[event_id]]["scope"] & 1
+            )
 
         def nearest(event_id: int) -> int:
-            return event_id if not event_id or seen(event_id) else nearest(self.rows[number[event_id]]["parent"])
+            return (
+                event_id
+                if not event_id or seen(event_id)
+                else nearest(self.rows[number[event_id]]["parent"])
+            )
 
-        return {row["event_id"]: nearest(row["parent"]) for row in self.rows if seen(row["event_id"])}
+        return {
+            row["event_id"]: nearest(row["parent"]) for row in self.rows if seen(row["event_id"])
+        }
 
 
 def _without_copies(batch: Batch) -> Batch:
@@ -127,12 +147,18 @@ def check_forest(view: View) -> None:
 
 
 masks = st.sampled_from(
-    [sum(1 << scope for scope in chosen) for chosen in (SCOPES, SCOPES[:1], SCOPES[:2], SCOPES[1:], SCOPES[2:])]
+    [
+        sum(1 << scope for scope in chosen)
+        for chosen in (SCOPES, SCOPES[:1], SCOPES[:2], SCOPES[1:], SCOPES[2:])
+    ]
 )
 steps = st.lists(
     st.one_of(
         st.tuples(
-            st.just("begin"), st.integers(0, 2), st.integers(0, 1), st.one_of(st.just(0), st.just(-1), st.integers(1, 60))
+            st.just("begin"),
+            st.integers(0, 2),
+            st.integers(0, 1),
+            st.one_of(st.just(0), st.just(-1), st.integers(1, 60)),
         ),
         st.tuples(st.just("begin"), st.integers(0, 2), st.integers(0, 1), st.just(-1)),
         st.tuples(st.just("end"), st.integers(-1, 60)),
@@ -152,7 +178,9 @@ def record(mask: int, taken: list[tuple[Any, ...]], any_parent: bool = True) -> 
 
 
 @given(masks, steps)
-def test_a_view_has_the_nearest_seen_ancestor_of_each_range(mask: int, taken: list[tuple[Any, ...]]) -> None:
+def test_a_view_has_the_nearest_seen_ancestor_of_each_range(
+    mask: int, taken: list[tuple[Any, ...]]
+) -> None:
     recording = record(mask, taken, any_parent=False)
     for view in recording.views:
         assert view.parents() == recording.expected(view)
@@ -164,20 +192,26 @@ FORGET = [("drain",), *[("begin", 0, 1, 0), ("end", -1), ("drain",)] * 6]
 
 def test_a_range_below_a_hidden_one_that_was_forgotten_is_top_level() -> None:
     hidden, child = ("begin", 2, 0, 0), ("begin", 0, 0, 7)
-    recording = record(1 << SCOPES[0], [("join", 1 << SCOPES[2]), hidden, ("end", -1), *FORGET, child])
+    recording = record(
+        1 << SCOPES[0], [("join", 1 << SCOPES[2]), hidden, ("end", -1), *FORGET, child]
+    )
     assert recording.rows[-1]["parent"] == recording.rows[0]["event_id"]
     assert recording.views[0].parents()[recording.rows[-1]["event_id"]] == 0
 
 
 def test_an_open_range_keeps_its_parent_however_long_that_has_ended() -> None:
-    recording = record(0, [("join", 1 << SCOPES[0]), ("begin", 0, 0, 0), ("begin", 0, 0, -1), ("end", 0), *FORGET])
+    recording = record(
+        0, [("join", 1 << SCOPES[0]), ("begin", 0, 0, 0), ("begin", 0, 0, -1), ("end", 0), *FORGET]
+    )
     outer, inner = (row["event_id"] for row in recording.rows[:2])
     assert recording.views[1].parents()[inner] == outer
     check_forest(recording.views[1])
 
 
 @given(masks, steps)
-def test_a_view_is_a_forest_also_where_ranges_were_forgotten(mask: int, taken: list[tuple[Any, ...]]) -> None:
+def test_a_view_is_a_forest_also_where_ranges_were_forgotten(
+    mask: int, taken: list[tuple[Any, ...]]
+) -> None:
     recording = record(mask, taken)
     for view in recording.views:
         assert view.parents().keys() == recording.expected(view).keys()

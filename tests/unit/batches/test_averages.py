@@ -35,7 +35,9 @@ def rows_of(drawn: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
         {
             "event_id": ids[number],
             "thread": track,
-            "parent": ids[above] if above < len(ids) and drawn[above][2] > spent else 0,  # so that none lies in itself
+            "parent": ids[above]
+            if above < len(ids) and drawn[above][2] > spent
+            else 0,  # so that none lies in itself
             "root": ids[number],
             "start_ns": 10_000,
             "end_ns": 10_000 + spent,
@@ -51,11 +53,18 @@ def by_definition(rows: list[dict[str, Any]]) -> dict[str, int]:
     """Row by row: what counts is synchronous, on its parent's track, and stands before it."""
     place = {one["event_id"]: number for number, one in enumerate(rows)}
     counts = [one["kind"] == RowKind.RANGE and not one["flags"] & EventFlag.ASYNC for one in rows]
-    own = [one["end_ns"] - one["start_ns"] if counts[number] else 0 for number, one in enumerate(rows)]
+    own = [
+        one["end_ns"] - one["start_ns"] if counts[number] else 0 for number, one in enumerate(rows)
+    ]
     spent = list(own)
     for number, one in enumerate(rows):
         above = place.get(one["parent"], -1)
-        if above > number and counts[number] and counts[above] and rows[above]["thread"] is one["thread"]:
+        if (
+            above > number
+            and counts[number]
+            and counts[above]
+            and rows[above]["thread"] is one["thread"]
+        ):
             own[above] -= spent[number]
     found: dict[str, int] = {}
     for number, one in enumerate(rows):
@@ -68,7 +77,9 @@ def by_definition(rows: list[dict[str, Any]]) -> dict[str, int]:
 def test_a_range_spends_what_its_children_leave(drawn: list[tuple[Any, ...]]) -> None:
     rows = rows_of(drawn)
     averages = key_averages(make_batch(rows))
-    assert {one.key: round(one.self_cpu_time_total * 1000) for one in averages} == by_definition(rows)
+    assert {one.key: round(one.self_cpu_time_total * 1000) for one in averages} == by_definition(
+        rows
+    )
 
 
 ROWS = st.lists(
@@ -90,7 +101,9 @@ def key_of(row: dict[str, Any], with_shapes: bool) -> tuple[str, str]:
 
 
 @given(ROWS, st.booleans())
-def test_each_range_is_in_one_group_and_groups_stand_as_they_first_began(rows: list[dict[str, Any]], with_shapes: bool) -> None:
+def test_each_range_is_in_one_group_and_groups_stand_as_they_first_began(
+    rows: list[dict[str, Any]], with_shapes: bool
+) -> None:
     batch = make_batch(rows)
     groups = key_averages(batch, group_by_input_shape=with_shapes)
     counts, flops = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
@@ -125,7 +138,12 @@ def test_averages_sum_up_by_name() -> None:
     averages = {each.key: each for each in key_averages(make_batch(TREE))}
     assert list(averages) == ["outer", "middle", "inner"]
     inner = averages["inner"]
-    assert (inner.count, inner.cpu_time_total, inner.self_cpu_time_total, inner.cpu_time) == (2, 0.02, 0.02, 0.01)
+    assert (inner.count, inner.cpu_time_total, inner.self_cpu_time_total, inner.cpu_time) == (
+        2,
+        0.02,
+        0.02,
+        0.01,
+    )
     assert sum(each.self_cpu_time_total for each in averages.values()) == pytest.approx(0.1)
 
 
@@ -139,7 +157,10 @@ def test_memory_counts_for_every_range_around_it() -> None:
         timed(1, 0, 10, name="outer"),
         timed(6, 20, 20, nbytes=1000, **allocate),
     ]
-    memory = {one.key: (one.cpu_memory_usage, one.self_cpu_memory_usage) for one in key_averages(make_batch(rows))}
+    memory = {
+        one.key: (one.cpu_memory_usage, one.self_cpu_memory_usage)
+        for one in key_averages(make_batch(rows))
+    }
     assert memory == {"inner": (70, 70), "outer": (78, 8)}
 
 

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.one_python
 
 row = st.tuples(
     st.sampled_from([MAIN_THREAD, MAIN_THREAD, WORKER_THREAD]),
-    st.integers(0, 8),  # how many rows above, of those that are there, its parent stands; 0 for none
+    st.integers(
+        0, 8
+    ),  # how many rows above, of those that are there, its parent stands; 0 for none
     st.integers(0, 1 << 40) | st.integers(0, 9),
     st.sampled_from(["a", "b"]),
     st.sampled_from([EventFlag.NONE, EventFlag.NONE, EventFlag.ASYNC]),
@@ -43,7 +45,9 @@ def batch_of(drawn: list[tuple[Any, ...]]) -> Batch:
             {
                 "event_id": event_id,
                 "thread": track,
-                "parent": around["event_id"] if around is not None and around["kind"] == RowKind.RANGE else 0,
+                "parent": around["event_id"]
+                if around is not None and around["kind"] == RowKind.RANGE
+                else 0,
                 "start_ns": 10_000,
                 "end_ns": 10_000 + spent,
                 "name": name,
@@ -72,7 +76,9 @@ class Expected:
 def paths_of(batch: Batch, by: By) -> dict[tuple[str, ...], Expected]:
     """By definition, range by range."""
     events = {event.event_id: event for event in batch.events() if event.kind == RowKind.RANGE}
-    own = dict(zip(batch.event_id.tolist(), self_times(batch, nesting(batch)).tolist(), strict=True))
+    own = dict(
+        zip(batch.event_id.tolist(), self_times(batch, nesting(batch)).tolist(), strict=True)
+    )
     found: dict[tuple[str, ...], Expected] = defaultdict(Expected)
     for event in events.values():
         path, spent = path_of(event, events, by), event.end_ns - event.start_ns
@@ -103,7 +109,13 @@ def listed(tree: CallTree) -> dict[tuple[str, ...], tuple[Any, ...]]:
             one.count,
             *(
                 round(us * 1000)
-                for us in (one.cpu_time_total, one.self_cpu_time_total, one.cpu_time_min, one.cpu_time_max, one.wait_time_total)
+                for us in (
+                    one.cpu_time_total,
+                    one.self_cpu_time_total,
+                    one.cpu_time_min,
+                    one.cpu_time_max,
+                    one.wait_time_total,
+                )
             ),
         )
         for one in tree
@@ -140,15 +152,24 @@ class TestText:
         assert text.endswith("2 more paths are not shown\n")
 
     def test_no_deeper_than_asked(self) -> None:
-        assert shown(tree_of_rows(batch_of(SMALL)).table(max_depth=2))[:-1] == ["step", "  b", "  a"]
+        assert shown(tree_of_rows(batch_of(SMALL)).table(max_depth=2))[:-1] == [
+            "step",
+            "  b",
+            "  a",
+        ]
 
     def test_another_word_for_by_is_refused(self) -> None:
-        with pytest.raises(SettingError, match="by='scope' is no way to group a tree; allowed: name, thread, module"):
+        with pytest.raises(
+            SettingError,
+            match="by='scope' is no way to group a tree; allowed: name, thread, module",
+        ):
             tree_of_rows(batch_of(SMALL), "scope")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("worked_ms", "shown"), [(2, True), (8, False), (None, False)])
-def test_tables_show_waiting_where_it_is_most_of_something(worked_ms: int | None, shown: bool) -> None:
+def test_tables_show_waiting_where_it_is_most_of_something(
+    worked_ms: int | None, shown: bool
+) -> None:
     worked = {} if worked_ms is None else {"cpu_time_ns": worked_ms * 1_000_000}
     batch = make_batch([{"name": "call", "start_ns": 5, "end_ns": 5 + 10_000_000, **worked}])
     for table in (str(tree_of_rows(batch)), key_averages(batch).table()):

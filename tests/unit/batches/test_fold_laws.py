@@ -32,7 +32,11 @@ def self_times(rows: list[Row]) -> dict[int, int]:
     for index, row in enumerate(rows):
         same_thread = row.parent >> ORDINAL_BITS == row.event_id >> ORDINAL_BITS
         around = place.get(row.parent, -1)
-        if same_thread and around > index and not (row.flags | rows[around].flags) & EventFlag.ASYNC:
+        if (
+            same_thread
+            and around > index
+            and not (row.flags | rows[around].flags) & EventFlag.ASYNC
+        ):
             own[row.parent] -= row.duration_ns
     return own
 
@@ -47,7 +51,9 @@ def with_what_they_lie_in(rows: list[Row], flag: EventFlag) -> set[int]:
 
 
 def totals(one: FinishedUnits) -> tuple[int, int]:
-    return len(one.kept) + int(one.path_count.sum()), int(one.kept_self_ns.sum() + one.path_self_ns.sum())
+    return len(one.kept) + int(one.path_count.sum()), int(
+        one.kept_self_ns.sum() + one.path_self_ns.sum()
+    )
 
 
 def took(rows: list[Row]) -> int:
@@ -68,7 +74,9 @@ def test_of_repeated_siblings_those_are_kept_that_stand_out(rows: list[Row], bud
 
 
 @pytest.mark.parametrize(("prefill", "expected"), [(9, [19, 0]), (60, [18, 1])])
-def test_a_call_that_took_much_longer_than_the_others_stands_beside_their_sum(prefill: int, expected: list[int]) -> None:
+def test_a_call_that_took_much_longer_than_the_others_stands_beside_their_sum(
+    prefill: int, expected: list[int]
+) -> None:
     """Ten shares of fifty are a tenth: what took less, or less than twice the others, is in the sum."""
     rows, clock = [], 0
     for number in range(19):
@@ -100,17 +108,27 @@ def test_what_is_shorter_or_in_a_compilation_is_kept_only_if_it_failed_or_a_kept
     mine = [row for row in rows if row.unit == 0]
     one = finished(fold_of(12), rows, budget, duration_ns=least_ns * LEAST_SHARE)
     assert totals(one)[0] == len(mine)
-    first = with_what_they_lie_in(mine, EventFlag.SHOWN) | with_what_they_lie_in(mine, EventFlag.ERROR)
-    others = {row.event_id for row in mine if row.duration_ns < least_ns or row.flags & EventFlag.IN_COMPILATION} - first
+    first = with_what_they_lie_in(mine, EventFlag.SHOWN) | with_what_they_lie_in(
+        mine, EventFlag.ERROR
+    )
+    others = {
+        row.event_id
+        for row in mine
+        if row.duration_ns < least_ns or row.flags & EventFlag.IN_COMPILATION
+    } - first
     without_kept_child = others & set(one.kept.tolist()) - set(one.kept_parent.tolist())
-    assert len(without_kept_child) <= 1  # the budget may end between a range and the one in it by which it ranks
+    assert (
+        len(without_kept_child) <= 1
+    )  # the budget may end between a range and the one in it by which it ranks
     whole = finished(fold_of(len(rows)), rows, len(rows), duration_ns=least_ns * LEAST_SHARE)
     assert {row.event_id for row in mine} - others <= set(whole.kept.tolist())
 
 
 @some
 @given(rows=nested(), budget=budgets)
-def test_what_is_folded_stands_on_the_nearest_kept_range_by_its_path(rows: list[Row], budget: int) -> None:
+def test_what_is_folded_stands_on_the_nearest_kept_range_by_its_path(
+    rows: list[Row], budget: int
+) -> None:
     one = finished(fold_of(budget), rows, budget)
     by_id, kept = {row.event_id: row for row in rows}, set(one.kept.tolist())
     expected: dict[tuple[int, tuple[int, ...]], list[Row]] = {}
@@ -126,7 +144,15 @@ def test_what_is_folded_stands_on_the_nearest_kept_range_by_its_path(rows: list[
         times = [row.duration_ns for row in members]
         first = min(members, key=lambda row: (row.start_ns, row.event_id))
         total_own = sum(own[row.event_id] for row in members)
-        sums[place] = [len(times), sum(times), total_own, min(times), max(times), first.start_ns, first.event_id]
+        sums[place] = [
+            len(times),
+            sum(times),
+            total_own,
+            min(times),
+            max(times),
+            first.start_ns,
+            first.event_id,
+        ]
     assert paths_of(one) == sums
 
 
@@ -136,7 +162,13 @@ def paths_of(one: FinishedUnits) -> dict[tuple[int, tuple[int, ...]], list[int]]
     for place, above in enumerate(one.path_above.tolist()):
         paths.append((*(paths[above] if above >= 0 else ()), int(one.path_name[place])))
         holder = int(one.path_holder[place])
-        columns = [one.path_count, one.path_total_ns, one.path_self_ns, one.path_shortest_ns, one.path_longest_ns]
+        columns = [
+            one.path_count,
+            one.path_total_ns,
+            one.path_self_ns,
+            one.path_shortest_ns,
+            one.path_longest_ns,
+        ]
         values = [int(column[place]) for column in [*columns, one.path_first_ns, one.path_first_id]]
         found[int(one.kept[holder]) if holder >= 0 else 0, paths[-1]] = values
     return found
@@ -144,7 +176,9 @@ def paths_of(one: FinishedUnits) -> dict[tuple[int, tuple[int, ...]], list[int]]
 
 @some
 @given(rows=threads(), budget=budgets, parts=st.lists(st.integers(0, 60), max_size=4))
-def test_parts_of_a_unit_add_up_and_hang_together(rows: list[Row], budget: int, parts: list[int]) -> None:
+def test_parts_of_a_unit_add_up_and_hang_together(
+    rows: list[Row], budget: int, parts: list[int]
+) -> None:
     fold, rows = fold_of(12), [row for row in rows if row.unit == 0]
     edges = [0, *sorted({cut for cut in parts if cut < len(rows)}), len(rows)]
     came: list[FinishedUnits] = []

@@ -29,7 +29,9 @@ any_row = st.fixed_dictionaries(
         "node_id": st.integers(-1, 3),
     }
 )
-some_batches = st.lists(st.lists(any_row, min_size=1, max_size=6).map(make_batch), min_size=1, max_size=4)
+some_batches = st.lists(
+    st.lists(any_row, min_size=1, max_size=6).map(make_batch), min_size=1, max_size=4
+)
 
 
 def rows_of(batches: Sequence[Batch], wanted: Sequence[tuple[int, int]]) -> Batch:
@@ -42,9 +44,14 @@ def rows_of(batches: Sequence[Batch], wanted: Sequence[tuple[int, int]]) -> Batc
 
 
 @given(batches=some_batches, same_names=st.booleans(), data=st.data())
-def test_rows_say_what_they_said(batches: list[Batch], same_names: bool, data: st.DataObject) -> None:
+def test_rows_say_what_they_said(
+    batches: list[Batch], same_names: bool, data: st.DataObject
+) -> None:
     if same_names:
-        batches = [replace(batches[0], start_ns=batches[0].start_ns + number) for number in range(len(batches))]
+        batches = [
+            replace(batches[0], start_ns=batches[0].start_ns + number)
+            for number in range(len(batches))
+        ]
     places = [(part, row) for part, batch in enumerate(batches) for row in range(len(batch))]
     wanted = data.draw(st.lists(st.sampled_from(places), max_size=12))
     said = [list(batch.events()) for batch in batches]
@@ -64,13 +71,24 @@ def in_all(batches: Sequence[Batch]) -> set[str]:
 
 def sharing(batch: Batch) -> Batch:
     """With the columns that nothing is in as a drain leaves them."""
-    seldom = [column for column in COLUMNS if column.seldom and (getattr(batch, column.name) == column.empty).all()]
-    return replace(batch, **{column.name: empty_column(column.dtype, len(batch), column.empty) for column in seldom})
+    seldom = [
+        column
+        for column in COLUMNS
+        if column.seldom and (getattr(batch, column.name) == column.empty).all()
+    ]
+    return replace(
+        batch,
+        **{column.name: empty_column(column.dtype, len(batch), column.empty) for column in seldom},
+    )
 
 
 @given(batches=some_batches, shares=st.lists(st.booleans(), min_size=4, max_size=4))
-def test_what_all_batches_share_is_shared_by_what_is_made_of_them(batches: list[Batch], shares: list[bool]) -> None:
-    batches = [sharing(batch) if shared else batch for batch, shared in zip(batches, shares, strict=False)]
+def test_what_all_batches_share_is_shared_by_what_is_made_of_them(
+    batches: list[Batch], shares: list[bool]
+) -> None:
+    batches = [
+        sharing(batch) if shared else batch for batch, shared in zip(batches, shares, strict=False)
+    ]
     places = [(part, row) for part, batch in enumerate(batches) for row in range(len(batch))]
     said, empty = [row for batch in batches for row in batch.events()], in_all(batches)
     assert len(empty) >= 10 if all(shares[: len(batches)]) else not empty
@@ -106,7 +124,9 @@ def told(rows: WaitingRows, *those: int) -> list[str]:
     spare=st.integers(0, 20),
     most=st.integers(1, 5),
 )
-def test_what_is_kept_outlasts_what_is_dropped(sizes: list[int], steps: int, spare: int, most: int) -> None:
+def test_what_is_kept_outlasts_what_is_dropped(
+    sizes: list[int], steps: int, spare: int, most: int
+) -> None:
     kept: list[int] = []
     rows, added = WaitingRows(lambda: numbers(*kept)), 0
     with pytest.MonkeyPatch.context() as patch:
@@ -121,7 +141,9 @@ def test_what_is_kept_outlasts_what_is_dropped(sizes: list[int], steps: int, spa
 
 
 @pytest.mark.parametrize(("spare", "most_batches"), [(3, 1000), (1000, 2)])
-def test_what_was_let_go_is_dropped(monkeypatch: pytest.MonkeyPatch, spare: int, most_batches: int) -> None:
+def test_what_was_let_go_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, spare: int, most_batches: int
+) -> None:
     monkeypatch.setattr(merging, "ROWS_TO_SPARE", spare)
     monkeypatch.setattr(merging, "MOST_BATCHES", most_batches)
     newest = [0]
@@ -139,7 +161,10 @@ def test_of_tables_only_what_kept_rows_use_is_held(monkeypatch: pytest.MonkeyPat
     rows = WaitingRows(lambda: numbers(*kept))
     for number in range(20):
         of_others = {"event_id": 2 * number + 1, "context": context(1, 100 + number)}
-        rows.add(make_batch([{"event_id": 2 * number, "context": context(1, 2)}, of_others]), np.arange(2))
+        rows.add(
+            make_batch([{"event_id": 2 * number, "context": context(1, 2)}, of_others]),
+            np.arange(2),
+        )
         kept.append(2 * number)
     rows.add(make_batch([]), numbers())
     batch = rows.take(numbers(*kept))

@@ -27,7 +27,9 @@ row = st.tuples(
     st.integers(0, 4),  # how many rows before it its parent stands; 0 for none
     st.integers(0, 1 << 40) | st.integers(0, 9),
     st.integers(0, 3),  # of a node: how many operators began after its forward one
-    st.sampled_from(["Optimizer.step#SGD.step", ACCUMULATES, AROUND + "MulBackward0", AROUND + "MulBackward0"]),
+    st.sampled_from(
+        ["Optimizer.step#SGD.step", ACCUMULATES, AROUND + "MulBackward0", AROUND + "MulBackward0"]
+    ),
     st.sampled_from([("Net_0", ""), ("Fc_0", "fc"), ("Fc_1", "fc2")]),
     st.sampled_from([MAIN_THREAD, MAIN_THREAD, MAIN_THREAD, WORKER_THREAD]),
     st.sampled_from([EventFlag.NONE, EventFlag.NONE, EventFlag.NONE, EventFlag.ASYNC]),
@@ -46,7 +48,9 @@ def batch_of(drawn: list[tuple[Any, ...]]) -> Batch:
             "parent": around["event_id"] if around else 0,
             "start_ns": 10_000 + number,
             "end_ns": 10_000 + number + spent,
-            "name": {OPERATOR: "aten::mul", NODE: "MulBackward0", OTHER: name}.get(kind, f"nn.Module: {module[0]}"),
+            "name": {OPERATOR: "aten::mul", NODE: "MulBackward0", OTHER: name}.get(
+                kind, f"nn.Module: {module[0]}"
+            ),
             "flags": flags,
         }
         if kind == OPERATOR:
@@ -55,8 +59,15 @@ def batch_of(drawn: list[tuple[Any, ...]]) -> Batch:
             columns |= {"source": EventSource.MODULE, "module": module[1]}
         if kind == NODE:
             operators = [one for one in rows if "sequence_nr" in one and "scope" not in one]
-            forward = operators[-1 - ago] if ago < len(operators) else {"sequence_nr": 1000, "thread": MAIN_THREAD}
-            numbers = {"sequence_nr": forward["sequence_nr"], "forward_thread_id": forward["thread"].thread_id}
+            forward = (
+                operators[-1 - ago]
+                if ago < len(operators)
+                else {"sequence_nr": 1000, "thread": MAIN_THREAD}
+            )
+            numbers = {
+                "sequence_nr": forward["sequence_nr"],
+                "forward_thread_id": forward["thread"].thread_id,
+            }
             columns |= {"scope": RecordScope.BACKWARD_FUNCTION, **numbers}
         rows.append(columns)
     return make_batch(rows[::-1])
@@ -66,17 +77,34 @@ class Model:
     """Where each range is shown, by definition."""
 
     def __init__(self, batch: Batch) -> None:
-        self.events = {event.event_id: event for event in sorted(batch.events(), key=lambda event: event.start_ns)}
-        self._operators = {(e.thread_id, e.sequence_nr): e for e in self.events.values() if e.name == "aten::mul"}
-        self._forward = {id_: found for id_, event in self.events.items() if (found := self._operator_of(event)) is not None}
-        for event in reversed([event for event in self.events.values() if event.name == "MulBackward0"]):  # the first counts
+        self.events = {
+            event.event_id: event
+            for event in sorted(batch.events(), key=lambda event: event.start_ns)
+        }
+        self._operators = {
+            (e.thread_id, e.sequence_nr): e for e in self.events.values() if e.name == "aten::mul"
+        }
+        self._forward = {
+            id_: found
+            for id_, event in self.events.items()
+            if (found := self._operator_of(event)) is not None
+        }
+        for event in reversed(
+            [event for event in self.events.values() if event.name == "MulBackward0"]
+        ):  # the first counts
             around = self._parent(event)
-            if event.event_id in self._forward and around is not None and around.name.startswith(AROUND):
+            if (
+                event.event_id in self._forward
+                and around is not None
+                and around.name.startswith(AROUND)
+            ):
                 self._forward[around.event_id] = self._forward[event.event_id]
 
     def _operator_of(self, event: Event) -> Event | None:
         is_node = event.name == "MulBackward0"
-        return self._operators.get((event.forward_thread_id, event.sequence_nr)) if is_node else None
+        return (
+            self._operators.get((event.forward_thread_id, event.sequence_nr)) if is_node else None
+        )
 
     def _parent(self, event: Event) -> Event | None:
         return self.events.get(event.parent)
@@ -86,7 +114,11 @@ class Model:
             return "(accumulation of gradients)"
         if event.name.startswith("Optimizer."):
             return event.name
-        return event.module or event.name.removeprefix("nn.Module: ") if event.source == EventSource.MODULE else ""
+        return (
+            event.module or event.name.removeprefix("nn.Module: ")
+            if event.source == EventSource.MODULE
+            else ""
+        )
 
     def _innermost(self, event: Event | None) -> Event | None:
         """The line or node that it is or lies in."""
@@ -106,7 +138,11 @@ class Model:
     def path(self, event: Event) -> tuple[str, ...]:
         is_call, before = event.source == EventSource.MODULE, self._before(event)
         around = self._around(event) if is_call else None
-        name = self._line(before) if is_call and self._is_again(event) and before is not None else self._line(event)
+        name = (
+            self._line(before)
+            if is_call and self._is_again(event) and before is not None
+            else self._line(event)
+        )
         return (*(self.path(around) if around is not None else ()), name)
 
     def _is_again(self, call: Event) -> bool:
@@ -114,11 +150,17 @@ class Model:
         inside = self._innermost(self._parent(call))
         if inside is None:
             return False
-        return not self._line(inside) or (inside.source == EventSource.MODULE and self._is_again(inside))
+        return not self._line(inside) or (
+            inside.source == EventSource.MODULE and self._is_again(inside)
+        )
 
     def _before(self, call: Event) -> Event | None:
         """The last call of that module before, of those that no backward pass made."""
-        earlier = [one for one in self.events.values() if one.name == call.name and one.start_ns < call.start_ns]
+        earlier = [
+            one
+            for one in self.events.values()
+            if one.name == call.name and one.start_ns < call.start_ns
+        ]
         return next((one for one in reversed(earlier) if not self._is_again(one)), None)
 
     def _around(self, call: Event) -> Event | None:
@@ -126,7 +168,11 @@ class Model:
         if inside is None or self._line(inside):
             return inside
         before = self._before(call)
-        return self._innermost(self._parent(before)) if before is not None else self.shown_in(inside)[0]
+        return (
+            self._innermost(self._parent(before))
+            if before is not None
+            else self.shown_in(inside)[0]
+        )
 
 
 @dataclass
@@ -140,16 +186,28 @@ class Expected:
 
     def as_listed(self) -> tuple[int, ...]:
         longest = max([0, *self.durations])
-        return len(self.durations), self.total, self.own, self.backward, min(self.durations, default=0), longest
+        return (
+            len(self.durations),
+            self.total,
+            self.own,
+            self.backward,
+            min(self.durations, default=0),
+            longest,
+        )
 
 
 def expected_of(batch: Batch) -> dict[tuple[str, ...], tuple[int, ...]]:
     model = Model(batch)
-    own = dict(zip(batch.event_id.tolist(), self_times(batch, nesting(batch)).tolist(), strict=True))
+    own = dict(
+        zip(batch.event_id.tolist(), self_times(batch, nesting(batch)).tolist(), strict=True)
+    )
     found: dict[tuple[str, ...], Expected] = defaultdict(Expected)
     for event in model.events.values():
         line, moved = model.shown_in(event)
-        path, spent = model.path(line) if line is not None else ("(in no module)",), own[event.event_id]
+        path, spent = (
+            model.path(line) if line is not None else ("(in no module)",),
+            own[event.event_id],
+        )
         found[path].own += spent
         if line is event or line is None:
             found[path].durations.append(event.duration_ns if line is event else spent)
@@ -162,7 +220,13 @@ def expected_of(batch: Batch) -> dict[tuple[str, ...], tuple[int, ...]]:
 def listed(batch: Batch) -> dict[tuple[str, ...], tuple[int, ...]]:
     found = {}
     for one in tree_of_rows(batch, "module"):
-        times = (one.cpu_time_total, one.self_cpu_time_total, one.backward_cpu_time_total, one.cpu_time_min, one.cpu_time_max)
+        times = (
+            one.cpu_time_total,
+            one.self_cpu_time_total,
+            one.backward_cpu_time_total,
+            one.cpu_time_min,
+            one.cpu_time_max,
+        )
         found[one.path] = (one.count, *(round(us * 1000) for us in times))
     return found
 
@@ -175,10 +239,26 @@ def test_every_range_counts_once_where_it_belongs(drawn: list[tuple[Any, ...]]) 
 
 def test_more_derivatives_than_anybody_takes_are_in_no_module() -> None:
     """Each node's forward operator lies in the node before."""
-    rows: list[dict[str, Any]] = [{"event_id": 1, "name": "aten::mul", "sequence_nr": 1, "end_ns": 11_000}]
+    rows: list[dict[str, Any]] = [
+        {"event_id": 1, "name": "aten::mul", "sequence_nr": 1, "end_ns": 11_000}
+    ]
     for number in range(2, 30, 2):
-        link = {"scope": RecordScope.BACKWARD_FUNCTION, "sequence_nr": number - 1, "forward_thread_id": MAIN_THREAD.thread_id}
+        link = {
+            "scope": RecordScope.BACKWARD_FUNCTION,
+            "sequence_nr": number - 1,
+            "forward_thread_id": MAIN_THREAD.thread_id,
+        }
         rows.append({"event_id": number, "name": "MulBackward0", **link})
-        rows.append({"event_id": number + 1, "parent": number, "name": "aten::mul", "sequence_nr": number + 1})
-    (line,) = tree_of_rows(make_batch([{"thread": MAIN_THREAD, "start_ns": 10_000, **one} for one in rows[::-1]]), "module")
+        rows.append(
+            {
+                "event_id": number + 1,
+                "parent": number,
+                "name": "aten::mul",
+                "sequence_nr": number + 1,
+            }
+        )
+    (line,) = tree_of_rows(
+        make_batch([{"thread": MAIN_THREAD, "start_ns": 10_000, **one} for one in rows[::-1]]),
+        "module",
+    )
     assert (line.name, line.count) == ("(in no module)", len(rows))

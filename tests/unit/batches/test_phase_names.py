@@ -29,15 +29,34 @@ def test_names(name: str, shown: str) -> None:
 
 def named(batch: Batch, rows: list[int]) -> Batch:
     zeros = np.zeros(len(rows), np.int64)
-    return SpanPlan(batch, np.array(rows), zeros.astype(np.uint64), zeros, zeros.astype(np.uint64), zeros, []).named({}).batch
+    return (
+        SpanPlan(
+            batch,
+            np.array(rows),
+            zeros.astype(np.uint64),
+            zeros,
+            zeros.astype(np.uint64),
+            zeros,
+            [],
+        )
+        .named({})
+        .batch
+    )
 
 
 def test_of_those_rows_that_are_phases() -> None:
     phase = {"name": "build_guards (dynamo_timed)", "scope": int(RecordScope.USER_SCOPE)}
-    kinds = (EventSource.COMPILATION, EventSource.TORCH, EventSource.RECORD_FUNCTION, EventSource.COMPILATION)
+    kinds = (
+        EventSource.COMPILATION,
+        EventSource.TORCH,
+        EventSource.RECORD_FUNCTION,
+        EventSource.COMPILATION,
+    )
     batch = make_batch([{**phase, "source": int(source)} for source in kinds])
     shown = named(batch, [0, 1, 2])
-    assert [shown.names[name] for name in shown.name.tolist()] == ["Dynamo: guards"] * 2 + [phase["name"]] * 2
+    assert [shown.names[name] for name in shown.name.tolist()] == ["Dynamo: guards"] * 2 + [
+        phase["name"]
+    ] * 2
     assert [batch.names[name] for name in batch.name.tolist()] == [phase["name"]] * 4
 
 

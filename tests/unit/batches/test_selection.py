@@ -15,11 +15,23 @@ from batches import BASE_NS, MAIN_THREAD, context, make_batch
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected, Selection, announced
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.columns import NO_CONTEXT
-from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag, EventSource, Extra, RecordScope, RowKind, make_event_id
+from otel_recfn.model.events import (
+    ALL_SCOPES_MASK,
+    EventFlag,
+    EventSource,
+    Extra,
+    RecordScope,
+    RowKind,
+    make_event_id,
+)
 
 pytestmark = pytest.mark.one_python
 
-FUNCTION, BACKWARD, USER = 1 << RecordScope.FUNCTION, 1 << RecordScope.BACKWARD_FUNCTION, 1 << RecordScope.USER_SCOPE
+FUNCTION, BACKWARD, USER = (
+    1 << RecordScope.FUNCTION,
+    1 << RecordScope.BACKWARD_FUNCTION,
+    1 << RecordScope.USER_SCOPE,
+)
 
 
 @dataclass
@@ -38,7 +50,13 @@ class OneThread:
         event_id = make_event_id(MAIN_THREAD.number, self.begun)
         above = self.open[-1] if self.open else None
         parent, root = (above["event_id"], above["root"]) if above else (0, event_id)
-        row = {"event_id": event_id, "scope": scope, "start_ns": BASE_NS + self.now, "parent": parent, "root": root}
+        row = {
+            "event_id": event_id,
+            "scope": scope,
+            "start_ns": BASE_NS + self.now,
+            "parent": parent,
+            "root": root,
+        }
         self.open.append({**row, **columns})
         return event_id
 
@@ -52,7 +70,10 @@ class OneThread:
         return event_id
 
     def drain(self) -> Batch:
-        copies = [{**row, "end_ns": BASE_NS + self.now, "flags": EventFlag.PARTIAL} for row in reversed(self.open)]
+        copies = [
+            {**row, "end_ns": BASE_NS + self.now, "flags": EventFlag.PARTIAL}
+            for row in reversed(self.open)
+        ]
         rows, self.closed = self.closed, []
         return replace(make_batch([*rows, *copies]), closed=len(rows))
 
@@ -76,20 +97,40 @@ def test_module_calls_are_asked_for_as_a_source_whatever_their_scope() -> None:
     thread.end()
     batch = thread.drain()
     assert len(Selection(Selected(scopes=USER)).view(batch)) == 0
-    assert len(Selection(Selected(FUNCTION, sources=RECORD_FUNCTIONS | {EventSource.MODULE})).view(batch)) == 1
+    assert (
+        len(
+            Selection(Selected(FUNCTION, sources=RECORD_FUNCTIONS | {EventSource.MODULE})).view(
+                batch
+            )
+        )
+        == 1
+    )
 
 
 def test_extras_that_were_not_asked_for_are_left_out() -> None:
     thread = OneThread()
-    thread.begin(shapes="[[2]]", dtypes='["float32"]', concrete_inputs='[""]', flops=7, stack="a.py(1): f")
+    thread.begin(
+        shapes="[[2]]", dtypes='["float32"]', concrete_inputs='[""]', flops=7, stack="a.py(1): f"
+    )
     thread.end()
     thread.point(RowKind.MEMORY, nbytes=64, device="cpu")
     batch = thread.drain()
     (bare,) = Selection(Selected()).view(batch).events()
-    assert (bare.shapes, bare.dtypes, bare.concrete_inputs, bare.flops, bare.stack) == ("", "", "", 0, "")
+    assert (bare.shapes, bare.dtypes, bare.concrete_inputs, bare.flops, bare.stack) == (
+        "",
+        "",
+        "",
+        0,
+        "",
+    )
     everything = Extra.SHAPES | Extra.FLOPS | Extra.STACK | Extra.MEMORY
     full, memory = Selection(Selected(extras=everything)).view(batch).events()
-    assert (full.shapes, full.dtypes, full.flops, full.stack) == ("[[2]]", '["float32"]', 7, "a.py(1): f")
+    assert (full.shapes, full.dtypes, full.flops, full.stack) == (
+        "[[2]]",
+        '["float32"]',
+        7,
+        "a.py(1): f",
+    )
     assert full.concrete_inputs == '[""]'
     assert (memory.nbytes, memory.device) == (64, "cpu")
 
@@ -106,14 +147,19 @@ def test_a_profiler_run_sees_its_own_rows_and_marks_alone() -> None:
 @given(data=st.data())
 def test_a_capture_sees_the_rows_of_the_sources_that_it_asks_for(data: st.DataObject) -> None:
     thread = OneThread()
-    rows = data.draw(st.lists(st.tuples(st.sampled_from(RecordScope), st.sampled_from(EventSource)), max_size=20))
+    rows = data.draw(
+        st.lists(st.tuples(st.sampled_from(RecordScope), st.sampled_from(EventSource)), max_size=20)
+    )
     for scope, source in rows:
         thread.begin(scope, source=source)
         thread.end()
     selected = Selected(
-        data.draw(st.integers(0, ALL_SCOPES_MASK)), sources=data.draw(st.frozensets(st.sampled_from(EventSource)))
+        data.draw(st.integers(0, ALL_SCOPES_MASK)),
+        sources=data.draw(st.frozensets(st.sampled_from(EventSource))),
     )
-    seen = [(event.scope, event.source) for event in Selection(selected).view(thread.drain()).events()]
+    seen = [
+        (event.scope, event.source) for event in Selection(selected).view(thread.drain()).events()
+    ]
     assert seen == [(scope, source) for scope, source in rows if selected.takes(scope, source)]
 
 
@@ -131,4 +177,6 @@ def test_what_is_announced_in_some_contexts(contexts: list[int], wanted: frozens
     batch = make_batch(rows) if rows else make_batch([{}]).take(slice(0))
     opened = announced(batch, np.arange(len(batch)))
     expected = [one for one in opened if one.context in wanted]
-    assert [*opened.in_contexts(np.array([index in wanted for index in range(len(batch.contexts))]))] == expected
+    assert [
+        *opened.in_contexts(np.array([index in wanted for index in range(len(batch.contexts))]))
+    ] == expected

@@ -52,7 +52,9 @@ def test_only_the_innermost_is_popped(take: Any) -> None:
         take(PROFILER)
     debug_info_push(PROFILER, "state")
     debug_info_push(TEST, "test")
-    with pytest.raises(DebugInfoError, match="of kind TEST_INFO, not PROFILER_STATE; pop that one first"):
+    with pytest.raises(
+        DebugInfoError, match="of kind TEST_INFO, not PROFILER_STATE; pop that one first"
+    ):
         take(PROFILER)
     assert debug_info_get(PROFILER) == "state"
 
@@ -71,11 +73,17 @@ def test_a_guard_without_info_changes_nothing() -> None:
         assert debug_info_get(TEST) == "outer"
 
 
-def test_listeners_hear_of_the_profiler_state_where_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listeners_hear_of_the_profiler_state_where_it_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(thread_locals, "_profiler_listeners", [])
     heard: list[Any] = []
     on_profiler_state(heard.append)
-    with DebugInfoGuard(PROFILER, "outer"), DebugInfoGuard(TEST, "unrelated"), DebugInfoGuard(PROFILER, "inner"):
+    with (
+        DebugInfoGuard(PROFILER, "outer"),
+        DebugInfoGuard(TEST, "unrelated"),
+        DebugInfoGuard(PROFILER, "inner"),
+    ):
         state = ThreadLocalState()
     assert heard == ["outer", "inner", "outer", None]
     heard.clear()

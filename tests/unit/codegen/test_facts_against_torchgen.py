@@ -19,7 +19,9 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kernel]:
 
 @pytest.fixture(scope="module")
 def ours() -> dict[str, Kernel | None]:
-    operators = {str(each.name).removeprefix("aten::"): each for each in operators_of(packaged_schemas())}
+    operators = {
+        str(each.name).removeprefix("aten::"): each for each in operators_of(packaged_schemas())
+    }
     return {name: as_kernel(each, facts_of(each, ATEN)) for name, each in operators.items()}
 
 
@@ -40,22 +42,29 @@ def as_kernel(operator: Operator, facts: Facts | None) -> Kernel | None:
 def in_our_words(kernel: Kernel) -> Kernel:
     """A kernel of PyTorch's, with inputs as we write them, and without names of results that are no arguments."""
     first, second = (
-        [VALUES.get(value, '"{value}"').format(name=name, value=value) for name, value in mode] for mode in kernel.inputs
+        [VALUES.get(value, '"{value}"').format(name=name, value=value) for name, value in mode]
+        for mode in kernel.inputs
     )
     arguments = {value for _, value in kernel.inputs[1]}
     written = [mode if {*mode} <= arguments else [] for mode in kernel.outputs]
     return kernel._replace(inputs=(first, second), outputs=(written[0], written[1]))
 
 
-def test_the_same_operators_are_wrapped(theirs: dict[str, Kernel], ours: dict[str, Kernel | None]) -> None:
+def test_the_same_operators_are_wrapped(
+    theirs: dict[str, Kernel], ours: dict[str, Kernel | None]
+) -> None:
     wrapped = {name for name, facts in ours.items() if facts is not None}
     assert wrapped == set(theirs)
     assert len(ours) > len(wrapped) > 2500  # some are left out
 
 
-def test_the_same_is_recorded_of_each(theirs: dict[str, Kernel], ours: dict[str, Kernel | None]) -> None:
+def test_the_same_is_recorded_of_each(
+    theirs: dict[str, Kernel], ours: dict[str, Kernel | None]
+) -> None:
     differing = {
-        name: (ours[name], in_our_words(kernel)) for name, kernel in theirs.items() if ours[name] != in_our_words(kernel)
+        name: (ours[name], in_our_words(kernel))
+        for name, kernel in theirs.items()
+        if ours[name] != in_our_words(kernel)
     }
     assert differing == {}
 

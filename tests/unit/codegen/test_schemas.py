@@ -27,7 +27,10 @@ def one(folder: Path, schema: str) -> Operator:
 
 
 def test_a_schema_in_the_model(tmp_path: Path) -> None:
-    operator = one(tmp_path, "mylib::clip_.lo(Tensor(a!) self, int[2]? from=[0,1], *, Scalar? lambda=None) -> Tensor(a!)")
+    operator = one(
+        tmp_path,
+        "mylib::clip_.lo(Tensor(a!) self, int[2]? from=[0,1], *, Scalar? lambda=None) -> Tensor(a!)",
+    )
     assert str(operator.name) == "mylib::clip_.lo"
     assert (operator.name.base, operator.written, operator.kind) == ("clip", ("self",), "inplace")
     assert [(each.name, each.type, each.default) for each in operator.arguments] == [
@@ -39,14 +42,23 @@ def test_a_schema_in_the_model(tmp_path: Path) -> None:
 
 
 def test_the_base_of_a_type() -> None:
-    assert [base_type(each) for each in ("Tensor?[2]", "int[2]?", "Scalar?", "int[2][]")] == ["Tensor", "int", "Scalar", "int"]
+    assert [base_type(each) for each in ("Tensor?[2]", "int[2]?", "Scalar?", "int[2][]")] == [
+        "Tensor",
+        "int",
+        "Scalar",
+        "int",
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "line", "told"),
     [
         ("- func: f(Tensor self) -> Tensor\n- func: g(Tensr self) -> Tensor", 2, "Tensr"),
-        ("- func: f(Tensor self) -> Tensor\n\n- func: f(int self) -> Tensor", 3, "declared already, at .*:1: f;"),
+        (
+            "- func: f(Tensor self) -> Tensor\n\n- func: f(int self) -> Tensor",
+            3,
+            "declared already, at .*:1: f;",
+        ),
         ("- func: f(Tensor self)", 1, "Invalid function schema"),
         ("- func: f(Tensor self, *, *, int a) -> Tensor", 1, "only occur once"),
         ("- func: f_(Tensor self) -> Tensor", 1, "mutable annotation"),
@@ -75,12 +87,16 @@ def test_an_error_names_the_operator(tmp_path: Path) -> None:
 
 
 def test_a_schema_over_several_lines(tmp_path: Path) -> None:
-    (operator,) = operators(tmp_path, "- func: >\n    f(Tensor self,\n    Tensor other) -> Tensor\n")
+    (operator,) = operators(
+        tmp_path, "- func: >\n    f(Tensor self,\n    Tensor other) -> Tensor\n"
+    )
     assert operator.schema == "f(Tensor self, Tensor other) -> Tensor"
 
 
 def test_variants_that_torchgen_makes(tmp_path: Path) -> None:
-    made = operators(tmp_path, "- func: f(Tensor self) -> Tensor\n  dispatch:\n    CPU: f\n  autogen: f.out\n")
+    made = operators(
+        tmp_path, "- func: f(Tensor self) -> Tensor\n  dispatch:\n    CPU: f\n  autogen: f.out\n"
+    )
     assert [str(each.name) for each in made] == ["aten::f", "aten::f.out"]
     assert made[1].location.endswith("ops.yaml:1: f.out")
 
@@ -88,12 +104,17 @@ def test_variants_that_torchgen_makes(tmp_path: Path) -> None:
 def test_rules_of_aten_are_for_aten(tmp_path: Path) -> None:
     for name, facts in {"detach": None, "conv2d": Facts()}.items():
         assert facts_of(one(tmp_path, f"{name}(Tensor self) -> Tensor"), rules_of("aten")) == facts
-        elsewhere = facts_of(one(tmp_path, f"mylib::{name}(Tensor self) -> Tensor"), rules_of("mylib"))
+        elsewhere = facts_of(
+            one(tmp_path, f"mylib::{name}(Tensor self) -> Tensor"), rules_of("mylib")
+        )
         assert elsewhere is not None
         assert elsewhere.in_place is not None
 
 
-@pytest.mark.parametrize("schema", ["f(Tensor self, Storage s) -> Tensor", "f(Tensor self) -> int", "f(Tensor self) -> ()"])
+@pytest.mark.parametrize(
+    "schema",
+    ["f(Tensor self, Storage s) -> Tensor", "f(Tensor self) -> int", "f(Tensor self) -> ()"],
+)
 def test_what_cannot_be_traced(tmp_path: Path, schema: str) -> None:
     operator = one(tmp_path, f"mylib::{schema}")
     assert facts_of(operator, rules_of("mylib")) == Facts()
@@ -106,13 +127,17 @@ def test_a_factory_into_out(tmp_path: Path) -> None:
     assert facts is not None
     assert facts.in_place is not None
     assert facts.out_of_place is not None
-    options = [f'Option("out", "to", "{option}")' for option in ("dtype", "layout", "device", "pin_memory")]
+    options = [
+        f'Option("out", "to", "{option}")' for option in ("dtype", "layout", "device", "pin_memory")
+    ]
     assert facts.in_place.inputs == ('"n"', '"to"')
     assert facts.out_of_place.inputs == ('"n"', *options)
 
 
 @pytest.mark.parametrize("missing", ["yaml", "torchgen.gen"])
-def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+def test_what_is_missing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
     file = tmp_path / "ops.yaml"
     file.write_text("- func: f(Tensor self) -> Tensor\n", encoding="utf-8")
     monkeypatch.setitem(sys.modules, missing, None)

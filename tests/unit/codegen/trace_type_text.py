@@ -30,7 +30,10 @@ VALUES = {
     "device_or_default(::std::nullopt)": 'Constant("{name}", "cpu")',
     "pinned_memory_or_default(::std::nullopt)": 'Constant("{name}", False)',
     "c10::MemoryFormat::Preserve": 'Constant("{name}", 1)',
-    **{cpp.format("out"): f'Option("{{name}}", "out", "{option}")' for cpp, option in _OPTIONS.items()},
+    **{
+        cpp.format("out"): f'Option("{{name}}", "out", "{option}")'
+        for cpp, option in _OPTIONS.items()
+    },
 }
 """C++ expressions of inputs that are no arguments, as our facts write them."""
 
@@ -59,7 +62,9 @@ def kernels(text: str) -> dict[str, Kernel]:
     for older in ("optional<", "nullopt"):  # PyTorch before 2.5 wrote its own
         text = text.replace(f"c10::{older}", f"::std::{older}")
     names = re.findall(r'm\.impl\("([^"]+)"', text)
-    bodies = re.findall(r"^\S[^\n]*\(c10::DispatchKeySet ks[^\n]*\) \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
+    bodies = re.findall(
+        r"^\S[^\n]*\(c10::DispatchKeySet ks[^\n]*\) \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL
+    )
     assert len(names) == len(bodies) == len(set(names))
     return {name: _kernel(body) for name, body in zip(names, bodies, strict=True)}
 
@@ -81,7 +86,9 @@ def _kernel(body: str) -> Kernel:
 
 def _mode(body: str, force_outplace: bool) -> str:
     """The body without what the other mode does."""
-    choice = re.compile(r"if \((?:tracer_state->)?force_outplace\) \{\n(.*?)\n *\} else \{\n(.*?)\n *\}", re.DOTALL)
+    choice = re.compile(
+        r"if \((?:tracer_state->)?force_outplace\) \{\n(.*?)\n *\} else \{\n(.*?)\n *\}", re.DOTALL
+    )
     return choice.sub(lambda found: found[1] if force_outplace else found[2], body)
 
 

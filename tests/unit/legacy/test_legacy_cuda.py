@@ -69,9 +69,16 @@ class TestTiming:
         mark("cpu", include_cuda=False)
         (events,) = disable_profiler_legacy()
         timed = [(event.name, event.has_cuda) for event in events]
-        assert timed == [("__start_profile", False), ("both", True), ("cpu", False), ("__stop_profile", False)]
+        assert timed == [
+            ("__start_profile", False),
+            ("both", True),
+            ("cpu", False),
+            ("__stop_profile", False),
+        ]
 
-    def test_without_a_gpu_the_cpu_is_timed(self, no_cuda: FakeCuda, caplog: pytest.LogCaptureFixture) -> None:
+    def test_without_a_gpu_the_cpu_is_timed(
+        self, no_cuda: FakeCuda, caplog: pytest.LogCaptureFixture
+    ) -> None:
         enable_profiler_legacy(CUDA)
         operator("aten::mm")
         mark("both")
@@ -91,7 +98,11 @@ class TestTiming:
         assert not first.has_cuda
         assert first.device == -1
         push, pop = named(list(events), "outer")
-        assert [push.cuda_elapsed_us(event) for event in (second, third, pop)] == [0.0, 2000.0, 3000.0]
+        assert [push.cuda_elapsed_us(event) for event in (second, third, pop)] == [
+            0.0,
+            2000.0,
+            3000.0,
+        ]
 
 
 class TestNvtx:
@@ -111,7 +122,9 @@ class TestNvtx:
         ]
 
     def test_without_cuda(self, no_cuda: FakeCuda) -> None:
-        with pytest.raises(ProfilerError, match="Can't use NVTX profiler - PyTorch has no CUDA here"):
+        with pytest.raises(
+            ProfilerError, match="Can't use NVTX profiler - PyTorch has no CUDA here"
+        ):
             enable_profiler_legacy(NVTX)
 
 

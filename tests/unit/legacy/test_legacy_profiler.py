@@ -46,13 +46,23 @@ KEEP = ProfilerDisableOptions(cleanup_tls_state=False, consolidate=True)
 
 def words(lists: ThreadEventLists) -> list[list[str]]:
     """Per thread, what happened, with the names of ranges also at their pops."""
-    names = {event.handle: event.name for events in lists for event in events if event.kind == EventKind.PUSH_RANGE}
-    return [[f"{event.kind_str} {names.get(event.handle, event.name)}" for event in events] for events in lists]
+    names = {
+        event.handle: event.name
+        for events in lists
+        for event in events
+        if event.kind == EventKind.PUSH_RANGE
+    }
+    return [
+        [f"{event.kind_str} {names.get(event.handle, event.name)}" for event in events]
+        for events in lists
+    ]
 
 
 def ranges(lists: ThreadEventLists) -> set[str]:
     """Names of what began."""
-    return {event.name for events in lists for event in events if event.kind == EventKind.PUSH_RANGE}
+    return {
+        event.name for events in lists for event in events if event.kind == EventKind.PUSH_RANGE
+    }
 
 
 def in_a_thread(work: Callable[[], Any]) -> Any:
@@ -71,7 +81,14 @@ class TestEvents:
         with record_function("outer"):
             record("inner")
         lists = disable_profiler_legacy()
-        expected = ["mark __start_profile", "push outer", "push inner", "pop inner", "pop outer", "mark __stop_profile"]
+        expected = [
+            "mark __start_profile",
+            "push outer",
+            "push inner",
+            "pop inner",
+            "pop outer",
+            "mark __stop_profile",
+        ]
         assert words(lists) == [expected]
 
     def test_the_collector_of_python_doesnt_go_through_them_as_they_are_made(self) -> None:
@@ -90,7 +107,11 @@ class TestEvents:
         range_.end()
         (events,) = disable_profiler_legacy()
         push, pop = events[1:3]
-        assert (push.name, push.sequence_nr, push.scope) == ("MulBackward0", 7, RecordScope.BACKWARD_FUNCTION)
+        assert (push.name, push.sequence_nr, push.scope) == (
+            "MulBackward0",
+            7,
+            RecordScope.BACKWARD_FUNCTION,
+        )
         assert push.thread_id == pop.thread_id == events[0].thread_id
         assert push.handle == pop.handle != 0
         assert push.cpu_elapsed_us(pop) >= 0
@@ -133,7 +154,9 @@ class TestEvents:
 class TestRefusals:
     def test_enabling_twice_in_a_thread(self) -> None:
         enable_profiler_legacy(CPU)
-        with pytest.raises(ProfilerError, match="Profiler is already enabled on this thread; disable it first"):
+        with pytest.raises(
+            ProfilerError, match="Profiler is already enabled on this thread; disable it first"
+        ):
             enable_profiler_legacy(CPU)
 
     def test_kineto(self) -> None:
@@ -234,7 +257,9 @@ class TestDisableOptions:
         ]
         assert profiler_enabled()
         record("second")
-        assert words(disable_profiler_legacy()) == [["push second", "pop second", "mark __stop_profile"]]
+        assert words(disable_profiler_legacy()) == [
+            ["push second", "pop second", "mark __stop_profile"]
+        ]
         assert not profiler_enabled()
 
     def test_a_range_across_a_consolidation_is_told_when_it_ended(self) -> None:

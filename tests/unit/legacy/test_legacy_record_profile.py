@@ -13,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_recfn import record_function
-from otel_recfn.legacy import ProfilerConfig, ProfilerError, ProfilerState, RecordProfile, profiler_enabled
+from otel_recfn.legacy import (
+    ProfilerConfig,
+    ProfilerError,
+    ProfilerState,
+    RecordProfile,
+    profiler_enabled,
+)
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
 from otel_recfn.legacy.record_profile import write_profiler_events_to_stream
 from otel_recfn.legacy.values import EventKind, LegacyEvent
@@ -86,9 +92,15 @@ def test_a_profiler_that_somebody_disabled_is_logged(caplog: pytest.LogCaptureFi
 
 
 def test_the_blocks_own_error_goes_on(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), RecordProfile(tmp_path / "steps.trace"), record_function("step"):
+    with (
+        pytest.raises(ZeroDivisionError),
+        RecordProfile(tmp_path / "steps.trace"),
+        record_function("step"),
+    ):
         raise ZeroDivisionError
-    assert [event["name"] for event in json.loads((tmp_path / "steps.trace").read_text())] == ["step"]
+    assert [event["name"] for event in json.loads((tmp_path / "steps.trace").read_text())] == [
+        "step"
+    ]
 
 
 def test_a_path_that_cannot_be_made(tmp_path: Path) -> None:
@@ -126,12 +138,23 @@ def written(*events: LegacyEvent) -> Any:
 
 def test_one_complete_event_per_pop() -> None:
     (event,) = written(START, push("aten::add", 5, 1_002_500), pop(5, 1_003_750))
-    expected = {"name": "aten::add", "ph": "X", "ts": 2.5, "dur": 1.25, "tid": 1, "pid": "CPU Functions", "args": {}}
+    expected = {
+        "name": "aten::add",
+        "ph": "X",
+        "ts": 2.5,
+        "dur": 1.25,
+        "tid": 1,
+        "pid": "CPU Functions",
+        "args": {},
+    }
     assert event == expected
 
 
 def test_events_stand_in_the_order_of_their_pops() -> None:
-    names = [one["name"] for one in written(push("outer", 1, 1), push("inner", 2, 2), START, pop(2, 3), pop(1, 4))]
+    names = [
+        one["name"]
+        for one in written(push("outer", 1, 1), push("inner", 2, 2), START, pop(2, 3), pop(1, 4))
+    ]
     assert names == ["inner", "outer"]
 
 
@@ -146,11 +169,20 @@ def test_open_ranges_marks_and_memory_are_left_out() -> None:
 
 
 def test_nodes_number_their_ranges_alike() -> None:
-    ranges = written(START, push("here", 5, 1, node=0), push("there", 5, 2, node=1), pop(5, 3, node=0), pop(5, 4, node=1))
+    ranges = written(
+        START,
+        push("here", 5, 1, node=0),
+        push("there", 5, 2, node=1),
+        pop(5, 3, node=0),
+        pop(5, 4, node=1),
+    )
     assert [one["name"] for one in ranges] == ["here", "there"]
 
 
-@given(name=st.text(st.characters()) | st.sampled_from(['"', "\\", "\x00\x1f\x7f", "\ud800", "\u2028", '</script>"']))
+@given(
+    name=st.text(st.characters())
+    | st.sampled_from(['"', "\\", "\x00\x1f\x7f", "\ud800", "\u2028", '</script>"'])
+)
 def test_every_name_is_valid_json(name: str) -> None:
     (event,) = written(START, push(name, 5, 1), pop(5, 2))
     assert event["name"] == name.encode(errors="backslashreplace").decode()

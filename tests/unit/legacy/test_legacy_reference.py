@@ -24,7 +24,9 @@ from otel_recfn.legacy import (
     profiler_type,
 )
 
-CONFIG = ProfilerConfig(ProfilerState.CPU, report_input_shapes=True, with_modules=True, trace_id="7")
+CONFIG = ProfilerConfig(
+    ProfilerState.CPU, report_input_shapes=True, with_modules=True, trace_id="7"
+)
 
 
 def test_the_config_and_the_type_are_those_of_the_threads_run() -> None:
@@ -39,10 +41,14 @@ def test_the_config_and_the_type_are_those_of_the_threads_run() -> None:
 
 def test_state_shapes_and_memory_of_a_config_travel() -> None:
     assert CONFIG.to_value_list() == [1, True, False]
-    assert ProfilerConfig.from_value_list([2, False, True, "more"]) == ProfilerConfig(ProfilerState.CUDA, profile_memory=True)
+    assert ProfilerConfig.from_value_list([2, False, True, "more"]) == ProfilerConfig(
+        ProfilerState.CUDA, profile_memory=True
+    )
 
 
-@pytest.mark.parametrize("values", [None, [], [1, True], [99, True, True], [True] * 3, [1, 0, True], ["CPU", True, True]])
+@pytest.mark.parametrize(
+    "values", [None, [], [1, True], [99, True, True], [True] * 3, [1, 0, True], ["CPU", True, True]]
+)
 def test_what_is_no_config_is_refused(values: Any) -> None:
     with pytest.raises(ProfilerError, match="Expected a"):
         ProfilerConfig.from_value_list(values)

@@ -33,7 +33,14 @@ remote_events = st.builds(
     cuda_memory_usage=INT64,
     device=st.integers(0, 127),
     cuda_us=NOT_NEGATIVE,
-) | st.builds(LegacyEvent, st.sampled_from(EventKind), st.text(), NOT_NEGATIVE, is_remote=st.just(True), cpu_ns=st.just(1))
+) | st.builds(
+    LegacyEvent,
+    st.sampled_from(EventKind),
+    st.text(),
+    NOT_NEGATIVE,
+    is_remote=st.just(True),
+    cpu_ns=st.just(1),
+)
 
 VALUES: list[Any] = [1, "aten::add", 3, 7.0, -1, 0, 1_000, True, 0, 0, 12, [[2, 3], []]]
 """kind, name, thread, handle, node, CPU bytes, CPU ns, CUDA recorded, CUDA bytes, device, CUDA us, shapes"""
@@ -46,8 +53,20 @@ def test_kinds_have_the_values_and_words_of_the_reference() -> None:
 
 def test_defaults_of_the_reference() -> None:
     event = LegacyEvent(EventKind.PUSH_RANGE, "op", 1)
-    assert (event.handle, event.node_id, event.sequence_nr, event.fwd_thread_id, event.scope) == (0, -1, -1, 0, 0)
-    assert (event.device, event.cuda_us, event.has_cuda, event.is_async, event.is_remote) == (-1, -1, False, False, False)
+    assert (event.handle, event.node_id, event.sequence_nr, event.fwd_thread_id, event.scope) == (
+        0,
+        -1,
+        -1,
+        0,
+        0,
+    )
+    assert (event.device, event.cuda_us, event.has_cuda, event.is_async, event.is_remote) == (
+        -1,
+        -1,
+        False,
+        False,
+        False,
+    )
 
 
 class TestValueList:
@@ -71,12 +90,23 @@ class TestValueList:
         assert LegacyEvent.from_value_list(event.to_value_list()) == event
 
     def test_what_is_local_comes_back_remote_and_without_what_does_not_travel(self) -> None:
-        local = LegacyEvent(EventKind.PUSH_RANGE, "op", 1, cpu_ns=5, sequence_nr=3, scope=7, stack=("a(1): b",), event_id=9)
+        local = LegacyEvent(
+            EventKind.PUSH_RANGE,
+            "op",
+            1,
+            cpu_ns=5,
+            sequence_nr=3,
+            scope=7,
+            stack=("a(1): b",),
+            event_id=9,
+        )
         expected = LegacyEvent(EventKind.PUSH_RANGE, "op", 1, cpu_ns=5, is_remote=True)
         assert LegacyEvent.from_value_list(local.to_value_list()) == expected
 
     def test_more_than_twelve_values_are_read_as_far_as_known(self) -> None:
-        assert LegacyEvent.from_value_list([*VALUES, "later"]) == LegacyEvent.from_value_list(VALUES)
+        assert LegacyEvent.from_value_list([*VALUES, "later"]) == LegacyEvent.from_value_list(
+            VALUES
+        )
 
 
 class TestElapsed:

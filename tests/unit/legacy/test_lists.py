@@ -32,7 +32,13 @@ def words(events: list[LegacyEvent]) -> list[tuple[str, int]]:
 
 def row(ordinal: int, start: int, end: int, **columns: Any) -> dict[str, Any]:
     event_id = make_event_id(columns.get("thread", MAIN_THREAD).number, ordinal)
-    return {"event_id": event_id, "handle": ordinal, "start_ns": BASE_NS + start, "end_ns": BASE_NS + end, **columns}
+    return {
+        "event_id": event_id,
+        "handle": ordinal,
+        "start_ns": BASE_NS + start,
+        "end_ns": BASE_NS + end,
+        **columns,
+    }
 
 
 class TestFields:
@@ -68,12 +74,18 @@ class TestFields:
         )
 
     def test_a_pop_says_when_and_where_alone(self) -> None:
-        ((_, pop),) = lists_of(row(1, 10, 20, handle=77, sequence_nr=4, scope=RecordScope.USER_SCOPE, flops=96))
-        expected = LegacyEvent(EventKind.POP_RANGE, "", 1, 77, cpu_ns=BASE_NS + 20, event_id=make_event_id(1, 1))
+        ((_, pop),) = lists_of(
+            row(1, 10, 20, handle=77, sequence_nr=4, scope=RecordScope.USER_SCOPE, flops=96)
+        )
+        expected = LegacyEvent(
+            EventKind.POP_RANGE, "", 1, 77, cpu_ns=BASE_NS + 20, event_id=make_event_id(1, 1)
+        )
         assert pop == expected
 
     def test_backward_ranges_have_no_stack(self) -> None:
-        ((push, _),) = lists_of(row(1, 10, 20, stack="a.py(1): inner", scope=RecordScope.BACKWARD_FUNCTION))
+        ((push, _),) = lists_of(
+            row(1, 10, 20, stack="a.py(1): inner", scope=RecordScope.BACKWARD_FUNCTION)
+        )
         assert push.stack == ()
 
     def test_a_mark_has_no_handle(self) -> None:
@@ -87,7 +99,9 @@ class TestFields:
         )
 
     def test_memory_has_no_name_and_no_handle(self) -> None:
-        ((freed,),) = lists_of(row(1, 10, 10, kind=RowKind.MEMORY, name="[memory]", nbytes=-8, device="cuda:0"))
+        ((freed,),) = lists_of(
+            row(1, 10, 10, kind=RowKind.MEMORY, name="[memory]", nbytes=-8, device="cuda:0")
+        )
         assert (freed.kind_str, freed.name, freed.handle) == ("memory_alloc", "", 0)
         assert (freed.cpu_memory_usage, freed.cuda_memory_usage) == (0, -8)
 
@@ -99,12 +113,22 @@ class TestFields:
 class TestThreads:
     def test_a_list_per_thread(self) -> None:
         rows = row(1, 10, 20, thread=WORKER_THREAD), row(1, 5, 30)
-        assert [[event.thread_id for event in events] for events in lists_of(*rows)] == [[1, 1], [2, 2]]
+        assert [[event.thread_id for event in events] for events in lists_of(*rows)] == [
+            [1, 1],
+            [2, 2],
+        ]
 
     def test_a_pop_on_another_thread_stays_on_the_ranges_own_list(self) -> None:
         away = row(1, 10, 25, end_thread=WORKER_THREAD, flags=EventFlag.ASYNC)
         lists = lists_of(row(2, 12, 20), row(3, 22, 30), away, row(1, 11, 40, thread=WORKER_THREAD))
-        assert words(lists[0]) == [("push", 1), ("push", 2), ("pop", 2), ("push", 3), ("pop", 1), ("pop", 3)]
+        assert words(lists[0]) == [
+            ("push", 1),
+            ("push", 2),
+            ("pop", 2),
+            ("push", 3),
+            ("pop", 1),
+            ("pop", 3),
+        ]
         (pop,) = (event for event in lists[0] if event.kind_str == "pop" and event.handle == 1)
         assert pop.thread_id == WORKER_THREAD.thread_id
         assert words(lists[1]) == [("push", 1), ("pop", 1)]
@@ -114,7 +138,11 @@ class TestThreads:
 class TestCuda:
     def test_events_get_their_times(self) -> None:
         times = CudaTimes(100)
-        for kind, key in ((EventKind.PUSH_RANGE, 7), (EventKind.POP_RANGE, 7), (EventKind.MARK, make_event_id(1, 2))):
+        for kind, key in (
+            (EventKind.PUSH_RANGE, 7),
+            (EventKind.POP_RANGE, 7),
+            (EventKind.MARK, make_event_id(1, 2)),
+        ):
             times.record(kind, key)
         rows = row(1, 10, 20, handle=7), row(2, 30, 30, kind=RowKind.MARK), row(3, 40, 50, handle=8)
         (events,) = lists_of(*rows, times=times)
@@ -136,7 +164,9 @@ def programs(draw: st.DrawFn) -> tuple[list[tuple[str, int]], list[dict[str, Any
     rows: list[dict[str, Any]] = []
     open_ranges: list[tuple[int, int]] = []
     now = ordinal = 0
-    for action in draw(st.lists(st.sampled_from(["push", "pop", "memory_alloc", "mark", "tick"]), max_size=40)):
+    for action in draw(
+        st.lists(st.sampled_from(["push", "pop", "memory_alloc", "mark", "tick"]), max_size=40)
+    ):
         if action == "tick":
             now += 1
         elif action == "push":
@@ -150,13 +180,25 @@ def programs(draw: st.DrawFn) -> tuple[list[tuple[str, int]], list[dict[str, Any
         elif action in ("memory_alloc", "mark"):
             ordinal += 1
             happened.append((action, ordinal))
-            rows.append(row(ordinal, now, now, kind=RowKind.MARK if action == "mark" else RowKind.MEMORY, device="cpu"))
-    rows += [row(began, start, now, flags=EventFlag.PARTIAL) for began, start in reversed(open_ranges)]
+            rows.append(
+                row(
+                    ordinal,
+                    now,
+                    now,
+                    kind=RowKind.MARK if action == "mark" else RowKind.MEMORY,
+                    device="cpu",
+                )
+            )
+    rows += [
+        row(began, start, now, flags=EventFlag.PARTIAL) for began, start in reversed(open_ranges)
+    ]
     return happened, rows
 
 
 @given(program=programs())
-def test_events_come_in_the_order_in_which_they_happened(program: tuple[list[tuple[str, int]], list[dict[str, Any]]]) -> None:
+def test_events_come_in_the_order_in_which_they_happened(
+    program: tuple[list[tuple[str, int]], list[dict[str, Any]]],
+) -> None:
     happened, rows = program
     assert [words(events) for events in lists_of(*rows)] == ([happened] if happened else [])
 
@@ -165,7 +207,10 @@ def test_events_come_in_the_order_in_which_they_happened(program: tuple[list[tup
 def test_every_pop_follows_its_push_also_when_others_ended_it(
     program: tuple[list[tuple[str, int]], list[dict[str, Any]]], away: set[int]
 ) -> None:
-    rows = [{**each, "end_thread": WORKER_THREAD} if each["handle"] in away else each for each in program[1]]
+    rows = [
+        {**each, "end_thread": WORKER_THREAD} if each["handle"] in away else each
+        for each in program[1]
+    ]
     for events in lists_of(*rows):
         times = [event.cpu_ns for event in events]
         assert times == sorted(times)

@@ -34,20 +34,41 @@ def generator() -> ModuleType:
 
 
 def test_the_written_files_are_what_the_declarations_give(generator: Any) -> None:
-    stale = [str(path) for path, text in generator.files().items() if path.read_text(encoding="utf-8") != text]
+    stale = [
+        str(path)
+        for path, text in generator.files().items()
+        if path.read_text(encoding="utf-8") != text
+    ]
     assert not stale, f"{stale}: {REGENERATE}"
 
 
-def test_a_column_that_is_declared_alone_is_found(generator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    colour = Column(np.uint32, str, "Of the range.", seldom=True, attribute="recfn.colour", name="colour")
+def test_a_column_that_is_declared_alone_is_found(
+    generator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    colour = Column(
+        np.uint32, str, "Of the range.", seldom=True, attribute="recfn.colour", name="colour"
+    )
     monkeypatch.setattr(generator, "BY_SIZE", (*BY_SIZE, colour))
-    stale = [path.name for path, text in generator.files().items() if path.read_text(encoding="utf-8") != text]
+    stale = [
+        path.name
+        for path, text in generator.files().items()
+        if path.read_text(encoding="utf-8") != text
+    ]
     assert stale == ["columns.hpp"]
-    assert '  SELDOM_TEXT(uint32_t, colour, 0, "recfn.colour", "", false)' in generator.columns_header()
+    assert (
+        '  SELDOM_TEXT(uint32_t, colour, 0, "recfn.colour", "", false)'
+        in generator.columns_header()
+    )
 
 
 def test_it_runs_as_a_script_and_changes_nothing() -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
     assert done.stdout == ""
 
 

@@ -44,14 +44,21 @@ Reading = tuple[int, int, int, int]
 
 
 def reading(monotonic_ns: int, offset_ns: int = START, ticks: int | None = None) -> Reading:
-    return monotonic_ns if ticks is None else ticks, monotonic_ns, monotonic_ns + offset_ns, JITTER_NS
+    return (
+        monotonic_ns if ticks is None else ticks,
+        monotonic_ns,
+        monotonic_ns + offset_ns,
+        JITTER_NS,
+    )
 
 
 class NativeClock:
     """Asks the compiled program."""
 
     def __init__(self, program: Path) -> None:
-        self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def tell(self, *words: object) -> None:
         assert self._process.stdin is not None
@@ -100,17 +107,24 @@ def test_a_recording_begins_with_what_the_clocks_say(native: NativeClock) -> Non
     native.tell("start", *reading(0), 1.0)
     native.tell("begin", *reading(SECOND + 500_000, START + 7, ticks=SECOND))
     assert native.at(SECOND) == SECOND + 500_000
-    assert native.anchor(reading(2 * SECOND + 500_000, START + 7, ticks=2 * SECOND)) == [0, START + 7]
+    assert native.anchor(reading(2 * SECOND + 500_000, START + 7, ticks=2 * SECOND)) == [
+        0,
+        START + 7,
+    ]
 
 
-def test_where_ticks_stood_still_while_the_machine_slept_time_goes_on_from_there(native: NativeClock) -> None:
+def test_where_ticks_stood_still_while_the_machine_slept_time_goes_on_from_there(
+    native: NativeClock,
+) -> None:
     native.tell("start", *reading(0), 1.0)
     native.anchor(reading(100 * SECOND, ticks=SECOND))
     assert native.at(SECOND) == 100 * SECOND
 
 
 @pytest.mark.parametrize("error", [-300e-6, 300e-6])
-def test_a_rate_that_is_not_quite_as_was_said_is_measured_and_its_error_made_good(native: NativeClock, error: float) -> None:
+def test_a_rate_that_is_not_quite_as_was_said_is_measured_and_its_error_made_good(
+    native: NativeClock, error: float
+) -> None:
     native.tell("start", *reading(0), 1.0)
     last = 0
     for now in range(SECOND, 20 * SECOND, SECOND):
@@ -120,12 +134,16 @@ def test_a_rate_that_is_not_quite_as_was_said_is_measured_and_its_error_made_goo
         last = native.at(ticks)
     assert abs(last - now) < 1000
     ticks += SECOND
-    native.anchor((ticks, now + SECOND + 500_000, START, 1_000_000))  # too inexact to measure a rate by
+    native.anchor(
+        (ticks, now + SECOND + 500_000, START, 1_000_000)
+    )  # too inexact to measure a rate by
     native.tell("begin", *reading(now + SECOND, ticks=ticks))
     assert abs(native.at(ticks + SECOND) - (now + SECOND) - SECOND / (1 + error)) < 1000
 
 
-wall_offsets = st.one_of(st.just(START), st.integers(START - 2 * SECOND, START + 2 * SECOND), st.integers(0, 2 * START))
+wall_offsets = st.one_of(
+    st.just(START), st.integers(START - 2 * SECOND, START + 2 * SECOND), st.integers(0, 2 * START)
+)
 gaps = st.integers(1, 10 * SECOND)
 
 

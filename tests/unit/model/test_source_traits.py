@@ -15,7 +15,10 @@ def test_every_source_has_its_line() -> None:
 
 def test_names_of_calls_are_plain_text() -> None:
     prefixes = [traits.call_prefix for traits in SOURCES.values() if traits.call_prefix is not None]
-    assert all(prefix.isascii() and prefix.isprintable() and not set(prefix) & set('"\\') for prefix in prefixes)
+    assert all(
+        prefix.isascii() and prefix.isprintable() and not set(prefix) & set('"\\')
+        for prefix in prefixes
+    )
 
 
 @pytest.mark.parametrize(
@@ -23,8 +26,16 @@ def test_names_of_calls_are_plain_text() -> None:
     [
         (SourceTraits(), "f", ("", False)),
         (SourceTraits(trace_name="Python calls", call_prefix=""), "f", ("Python calls", True)),
-        (SourceTraits(trace_name="call of {}", call_prefix="py: "), "py: {x}", ("call of {x}", True)),
-        (SourceTraits(trace_name="call of {}", call_prefix="py: "), "step", ("call of step", False)),
+        (
+            SourceTraits(trace_name="call of {}", call_prefix="py: "),
+            "py: {x}",
+            ("call of {x}", True),
+        ),
+        (
+            SourceTraits(trace_name="call of {}", call_prefix="py: "),
+            "step",
+            ("call of step", False),
+        ),
     ],
 )
 def test_a_source_names_its_traces_and_calls(

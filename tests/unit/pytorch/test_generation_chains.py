@@ -18,7 +18,9 @@ class Module:
     """Stands for one of PyTorch's."""
 
 
-call = st.tuples(st.sampled_from(["model", "model", "model", "other"]), st.integers(1, 2), st.integers(1, 6))
+call = st.tuples(
+    st.sampled_from(["model", "model", "model", "other"]), st.integers(1, 2), st.integers(1, 6)
+)
 steps = st.sampled_from([None, None, None, 1, 0])
 """How much longer the next call's input is; None: whatever comes, or one token."""
 
@@ -35,9 +37,9 @@ generations = st.builds(
     st.integers(1, 6),
     st.lists(steps, max_size=8),
 )
-programs = st.lists(call, max_size=6) | st.lists(generations | st.lists(call, max_size=2), max_size=3).map(
-    lambda parts: [one for part in parts for one in part]
-)
+programs = st.lists(call, max_size=6) | st.lists(
+    generations | st.lists(call, max_size=2), max_size=3
+).map(lambda parts: [one for part in parts for one in part])
 
 
 def decoding(calls: list[tuple[str, int, int]]) -> list[bool]:
@@ -48,13 +50,18 @@ def decoding(calls: list[tuple[str, int, int]]) -> list[bool]:
         before, first = calls[at - 1], calls[start]
         lengths = [one[2] for one in calls[start:at]]
         same = at > start and (name, batch) == first[:2]
-        grew, one_token = same and length == before[2] + 1, same and length == 1 < first[2] and lengths[-1] in (1, first[2])
+        grew, one_token = (
+            same and length == before[2] + 1,
+            same and length == 1 < first[2] and lengths[-1] in (1, first[2]),
+        )
         stays = same and length == before[2] and found[-1]
         if not (grew or one_token or stays):
             start, known = at, name in growing
             found.append(False)
             continue
-        more = [one for one in zip(lengths, [*lengths[1:], length], strict=True) if one[1] == one[0] + 1]
+        more = [
+            one for one in zip(lengths, [*lengths[1:], length], strict=True) if one[1] == one[0] + 1
+        ]
         enough = len(more) + known > 1
         if enough:
             growing.add(name)
@@ -74,8 +81,14 @@ def test_the_calls_that_decode(calls: list[tuple[str, int, int]]) -> None:
 
 
 def test_what_may_be_a_part_of_training_or_takes_no_tokens_is_none() -> None:
-    assert Chains(WeakIdentityMap()).begin(Module(), "model", Inputs([(2, 3)], True), lambda _: True) is None
-    assert Chains(WeakIdentityMap()).begin(Module(), "model", Inputs([(2, 3)], False), lambda _: False) is None
+    assert (
+        Chains(WeakIdentityMap()).begin(Module(), "model", Inputs([(2, 3)], True), lambda _: True)
+        is None
+    )
+    assert (
+        Chains(WeakIdentityMap()).begin(Module(), "model", Inputs([(2, 3)], False), lambda _: False)
+        is None
+    )
 
 
 def test_a_model_that_has_grown_in_one_thread_is_known_in_all() -> None:

@@ -15,7 +15,12 @@ from fake_compilers import COPYING, FAILING, NEEDS_CPP20, runs, set_version, use
 
 from otel_recfn.errors import ObserverUnavailable
 from otel_recfn.pytorch import build_cache, observer_build
-from otel_recfn.pytorch.observer_build import LIBRARIES, TORCH_OBSERVER, NativeLibrary, TorchInstallation
+from otel_recfn.pytorch.observer_build import (
+    LIBRARIES,
+    TORCH_OBSERVER,
+    NativeLibrary,
+    TorchInstallation,
+)
 from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
@@ -23,8 +28,15 @@ pytestmark = pytest.mark.one_python
 
 def test_torch_is_found_by_its_files(torch: Path) -> None:
     found = observer_build.find_torch()
-    assert (found.directory, found.version, found.git_version, found.cxx11_abi) == (torch.resolve(), "9.9.0", "abc", 0)
-    (torch / "lib" / "libc10.so").write_bytes(b"\0_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_string\0")
+    assert (found.directory, found.version, found.git_version, found.cxx11_abi) == (
+        torch.resolve(),
+        "9.9.0",
+        "abc",
+        0,
+    )
+    (torch / "lib" / "libc10.so").write_bytes(
+        b"\0_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_string\0"
+    )
     assert observer_build.find_torch().cxx11_abi == 1
 
 
@@ -34,11 +46,15 @@ def test_a_torch_without_headers_says_so(torch: Path) -> None:
         observer_build.find_torch()
 
 
-def test_built_once_then_found(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_built_once_then_found(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_compiler(monkeypatch, log, COPYING)
     assert observer_build.find_built(TORCH_OBSERVER) is None
     first = observer_build.build(TORCH_OBSERVER)
-    assert observer_build.build(TORCH_OBSERVER) == first == observer_build.find_built(TORCH_OBSERVER)
+    assert (
+        observer_build.build(TORCH_OBSERVER) == first == observer_build.find_built(TORCH_OBSERVER)
+    )
     assert first.parent == cache.resolve()
     assert runs(log) == 1
     assert {path.name for path in cache.iterdir()} == {first.name, "lock"}
@@ -69,9 +85,14 @@ def test_another_torch_gets_another_file_and_the_newest_five_stay(
     assert sorted(cache.glob("*.so")) == sorted(built[2:])
 
 
-def test_what_the_compiler_said_is_in_the_error(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_compiler_said_is_in_the_error(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_compiler(monkeypatch, log, FAILING)
-    with pytest.raises(ObserverUnavailable, match=r"torch 9\.9\.0 failed(.|\n)*otel-recfn build(.|\n)*something is missing"):
+    with pytest.raises(
+        ObserverUnavailable,
+        match=r"torch 9\.9\.0 failed(.|\n)*otel-recfn build(.|\n)*something is missing",
+    ):
         observer_build.build(TORCH_OBSERVER)
     assert runs(log) == len(observer_build.STANDARDS)
     assert "-D_GLIBCXX_USE_CXX11_ABI=0" in log.read_text() or observer_build.MACOS
@@ -89,7 +110,9 @@ def test_headers_that_want_a_later_standard_get_it(
 def test_no_compiler(torch: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(ObserverUnavailable, match=r"no C\+\+ compiler found.*install.*otel-recfn build"):
+    with pytest.raises(
+        ObserverUnavailable, match=r"no C\+\+ compiler found.*install.*otel-recfn build"
+    ):
         observer_build.build(TORCH_OBSERVER)
     monkeypatch.setenv("CXX", "no-such-compiler -O1")
     with pytest.raises(ObserverUnavailable, match="CXX=no-such-compiler -O1 names no program"):
@@ -101,7 +124,9 @@ def test_cxx_may_be_a_command_with_arguments(monkeypatch: pytest.MonkeyPatch) ->
     assert observer_build.find_compiler() == ["env", "c++", "-g"]
 
 
-def test_each_library_has_a_file_of_its_own(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_library_has_a_file_of_its_own(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_compiler(monkeypatch, log, COPYING)
     built = [observer_build.build(library) for library in observer_build.LIBRARIES]
     assert [path.name.partition("-")[0] for path in built] == ["torch_observer", "torch_callbacks"]
@@ -113,7 +138,9 @@ def test_an_extension_needs_pythons_headers_and_says_so(
 ) -> None:
     use_compiler(monkeypatch, log, COPYING)
     monkeypatch.setattr(observer_build.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
-    with pytest.raises(ObserverUnavailable, match=r"Python's C headers are not in .*; apt-get install"):
+    with pytest.raises(
+        ObserverUnavailable, match=r"Python's C headers are not in .*; apt-get install"
+    ):
         observer_build.build(observer_build.TORCH_CALLBACKS)
     assert observer_build.build(observer_build.TORCH_OBSERVER)
 
@@ -132,7 +159,9 @@ def test_a_library_that_others_could_have_written_is_refused(
         observer_build.build(TORCH_OBSERVER)
 
 
-def test_two_processes_compile_once(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_compile_once(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_compiler(monkeypatch, log, COPYING, seconds=1)
     source = Path(observer_build.__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", f"{torch.parent}{os.pathsep}{source}")
@@ -147,12 +176,21 @@ def test_two_processes_compile_once(torch: Path, cache: Path, log: Path, monkeyp
 
 def damaged(content: bytes, how: str) -> bytes:
     half = len(content) // 2
-    return {"truncated": content[:half], "zeros": content[:half] + bytes(len(content) - half), "empty": b""}[how]
+    return {
+        "truncated": content[:half],
+        "zeros": content[:half] + bytes(len(content) - half),
+        "empty": b"",
+    }[how]
 
 
 @pytest.mark.parametrize("how", ["truncated", "zeros", "empty"])
 def test_a_damaged_build_is_not_used_but_built_again(
-    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+    torch: Path,
+    cache: Path,
+    log: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    how: str,
 ) -> None:
     use_compiler(monkeypatch, log, COPYING)
     for library in observer_build.LIBRARIES:
@@ -166,13 +204,20 @@ def test_a_damaged_build_is_not_used_but_built_again(
     assert runs(log) == 4
 
 
-def test_what_killed_compilers_left_is_removed(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_killed_compilers_left_is_removed(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_compiler(monkeypatch, log, COPYING.replace("sleep {seconds}", "kill -9 $PPID"))
-    program = "from otel_recfn.pytorch.observer_build import TORCH_OBSERVER, build; build(TORCH_OBSERVER)"
+    program = (
+        "from otel_recfn.pytorch.observer_build import TORCH_OBSERVER, build; build(TORCH_OBSERVER)"
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(torch.parent), *sys.path])}
     for _ in range(2):
         assert (
-            subprocess.run([sys.executable, "-c", program], env=environment, timeout=PATIENCE_S).returncode == -signal.SIGKILL
+            subprocess.run(
+                [sys.executable, "-c", program], env=environment, timeout=PATIENCE_S
+            ).returncode
+            == -signal.SIGKILL
         )
         assert len([*cache.glob("building-*")]) == 1
     elsewhere = torch / "include"
@@ -184,7 +229,11 @@ def test_what_killed_compilers_left_is_removed(torch: Path, cache: Path, log: Pa
 
 
 def test_a_build_that_runs_is_left_alone_and_not_waited_for_for_ever(
-    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    torch: Path,
+    cache: Path,
+    log: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The lock may be held by a process that is stopped, or by a forked child of one that was killed."""
     use_compiler(monkeypatch, log, COPYING)
@@ -214,13 +263,18 @@ def test_what_a_compiler_failed_at_is_not_tried_again_in_the_process(
     assert observer_build.build(TORCH_OBSERVER).exists()
 
 
-def test_what_cannot_be_loaded_says_so(torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_loaded_says_so(
+    torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def of_another_machine(path: Path) -> None:
         raise OSError("it is of another machine")
 
     use_compiler(monkeypatch, log, COPYING)
     for _ in range(2):
-        with pytest.raises(ObserverUnavailable, match="it is of another machine; remove it, or set OTEL_RECFN_CACHE_DIR"):
+        with pytest.raises(
+            ObserverUnavailable,
+            match="it is of another machine; remove it, or set OTEL_RECFN_CACHE_DIR",
+        ):
             observer_build.load(TORCH_OBSERVER, of_another_machine)
     assert runs(log) == 1
 
@@ -245,13 +299,17 @@ def included(native: Path, library: NativeLibrary) -> set[Path]:
     except ObserverUnavailable:
         pytest.skip("needs a C++ compiler")
     command = [*compiler, "-std=c++17", "-MM", "-MG", f"-I{native}", str(library.source)]
-    rule = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
+    rule = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    ).stdout
     words = rule.replace("\\\n", " ").split()
     return {Path(word) for word in words if word.startswith(str(native))}
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=[library.name for library in LIBRARIES])
-def test_the_key_depends_on_what_is_included_and_on_nothing_else(native: Path, library: NativeLibrary) -> None:
+def test_the_key_depends_on_what_is_included_and_on_nothing_else(
+    native: Path, library: NativeLibrary
+) -> None:
     depends = included(native, library)
     before = observer_build.cache_key(TORCH, library)
     changed = set()

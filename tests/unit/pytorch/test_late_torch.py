@@ -33,7 +33,9 @@ def site(tmp_path: Path) -> Path:
 def run(site: Path, program: str) -> str:
     environment = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{SOURCE}"}
     command = [sys.executable, "-c", PRELUDE + program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -80,9 +82,15 @@ assert ran == [True]
 
 
 def test_while_it_is_being_imported_that_is_said(site: Path) -> None:
-    (site / "torch" / "__init__.py").write_text("import __main__\n__main__.when_torch_is_imported(__main__.note)\n")
-    output = run(site, "import torch; assert not ran; when_torch_is_imported(note); assert ran == [False]")
-    assert output.startswith("WARNING otel-recfn was asked for while torch is being imported: operators")
+    (site / "torch" / "__init__.py").write_text(
+        "import __main__\n__main__.when_torch_is_imported(__main__.note)\n"
+    )
+    output = run(
+        site, "import torch; assert not ran; when_torch_is_imported(note); assert ran == [False]"
+    )
+    assert output.startswith(
+        "WARNING otel-recfn was asked for while torch is being imported: operators"
+    )
 
 
 def test_a_part_that_torch_imports_late(site: Path) -> None:

@@ -18,7 +18,9 @@ from otel_recfn.pytorch.observer_build import TORCH_OBSERVER
 
 pytestmark = [
     pytest.mark.one_python,
-    pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become somebody else"),
+    pytest.mark.skipif(
+        not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become somebody else"
+    ),
 ]
 NAMELESS = 54321
 
@@ -74,7 +76,10 @@ def test_a_cache_that_only_root_can_read_says_so(cache: Path) -> None:
     """Else it would seem to be empty, and a compiler would be asked for."""
 
     def use() -> None:
-        with pytest.raises(ObserverUnavailable, match=f"by user {NAMELESS}; chmod 755 .*cache.* OTEL_RECFN_CACHE_DIR"):
+        with pytest.raises(
+            ObserverUnavailable,
+            match=f"by user {NAMELESS}; chmod 755 .*cache.* OTEL_RECFN_CACHE_DIR",
+        ):
             observer_build.build(TORCH_OBSERVER)
 
     as_nameless(use)

@@ -66,7 +66,9 @@ def test_what_is_no_directory_is_refused(cache: Path, tmp_path: Path, other: str
         build_cache.open_directory()
 
 
-def test_a_symlink_above_is_followed_and_what_it_leads_to_is_checked(cache: Path, tmp_path: Path) -> None:
+def test_a_symlink_above_is_followed_and_what_it_leads_to_is_checked(
+    cache: Path, tmp_path: Path
+) -> None:
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     cache.parent.symlink_to(open_to_all)

@@ -29,7 +29,14 @@ def process(*ran: Ran, label: str = "", pause_us: int = 0, thread: Track = MAIN_
     return Process(label, make_batch(rows))
 
 
-def _add(rows: list[dict[str, Any]], ran: Ran, parent: int, start_ns: int, begun: list[int], thread: Track) -> None:
+def _add(
+    rows: list[dict[str, Any]],
+    ran: Ran,
+    parent: int,
+    start_ns: int,
+    begun: list[int],
+    thread: Track,
+) -> None:
     begun[0] += 1
     event_id = make_event_id(thread.number, begun[0])
     child_ns = start_ns
@@ -37,4 +44,13 @@ def _add(rows: list[dict[str, Any]], ran: Ran, parent: int, start_ns: int, begun
         _add(rows, child, event_id, child_ns, begun, thread)
         child_ns += child.us * 1000
     times = {"start_ns": start_ns, "end_ns": start_ns + ran.us * 1000}
-    rows.append({"name": ran.name, "event_id": event_id, "parent": parent, "thread": thread, **times, **ran.columns})
+    rows.append(
+        {
+            "name": ran.name,
+            "event_id": event_id,
+            "parent": parent,
+            "thread": thread,
+            **times,
+            **ran.columns,
+        }
+    )

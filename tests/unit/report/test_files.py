@@ -27,7 +27,16 @@ pytestmark = pytest.mark.one_python
 
 
 def slice_of(name: str, ts: float, dur: float, **others: Any) -> dict[str, Any]:
-    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur, **others}
+    return {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": name,
+        "pid": 1,
+        "tid": 1,
+        "ts": ts,
+        "dur": dur,
+        **others,
+    }
 
 
 def written(path: Path, *events: dict[str, Any], **fields: Any) -> Path:
@@ -42,7 +51,13 @@ def tree(path: Path) -> list[tuple[str, ...]]:
 def exported(path: Path) -> Path:
     """A trace of ours of a small batch."""
     ids = [make_event_id(1, number) for number in range(1, 6)]
-    step = {"name": "train", "step_number": 3, "source": EventSource.STEP, "scope": RecordScope.USER_SCOPE, "cpu_time_ns": 700}
+    step = {
+        "name": "train",
+        "step_number": 3,
+        "source": EventSource.STEP,
+        "scope": RecordScope.USER_SCOPE,
+        "cpu_time_ns": 700,
+    }
     memory = {"name": "[memory]", "kind": RowKind.MEMORY, "nbytes": 128, "device": "cpu"}
     waits = {"name": "waits", "flags": EventFlag.ASYNC, "end_thread": WORKER_THREAD}
 
@@ -76,15 +91,26 @@ def test_a_trace_of_ours_says_what_the_batch_said(tmp_path: Path, suffix: str) -
     assert events["beside"].thread != events["train"].thread
 
 
-@pytest.mark.parametrize("form", [{}, {"indent": 2}, {"separators": (",", ":")}, {"sort_keys": True}], ids=str)
+@pytest.mark.parametrize(
+    "form", [{}, {"indent": 2}, {"separators": (",", ":")}, {"sort_keys": True}], ids=str
+)
 @pytest.mark.parametrize("block", [1, 30, 200])
-def test_a_file_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: dict[str, Any], block: int) -> None:
+def test_a_file_is_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: dict[str, Any], block: int
+) -> None:
     """Wherever they are cut, and whatever is in them."""
     events = [
-        slice_of(f'\u4e2d}},{{"ph": {number}', number * 10, 5, args={"a": [{"ph": 1}, {"ph": 2}]}) for number in range(20)
+        slice_of(f'\u4e2d}},{{"ph": {number}', number * 10, 5, args={"a": [{"ph": 1}, {"ph": 2}]})
+        for number in range(20)
     ]
     path = tmp_path / "t.json"
-    path.write_text(json.dumps({"a": ["[", 1], "traceEvents": events, "baseTimeNanoseconds": 7}, ensure_ascii=False, **form))
+    path.write_text(
+        json.dumps(
+            {"a": ["[", 1], "traceEvents": events, "baseTimeNanoseconds": 7},
+            ensure_ascii=False,
+            **form,
+        )
+    )
     monkeypatch.setattr("otel_recfn.report.files.BLOCK_BYTES", block)
     batch = read_processes([path])[0].batch
     assert [event.name for event in batch.events()] == [event["name"] for event in events]
@@ -117,7 +143,12 @@ def test_an_end_that_was_rounded_up_still_nests(tmp_path: Path) -> None:
 
 
 def test_a_slice_that_begins_in_another_and_ends_after_it_crosses(tmp_path: Path) -> None:
-    path = written(tmp_path / "t.json", slice_of("first", 0, 10), slice_of("crosses", 5, 10), slice_of("inner", 6, 1))
+    path = written(
+        tmp_path / "t.json",
+        slice_of("first", 0, 10),
+        slice_of("crosses", 5, 10),
+        slice_of("inner", 6, 1),
+    )
     batch = read_processes([path])[0].batch
     events = {event.name: event for event in batch.events()}
     assert events["crosses"].flags & EventFlag.CROSSING
@@ -159,7 +190,10 @@ def test_what_a_kill_cut_still_knows_its_date(tmp_path: Path) -> None:
 
 def test_a_step_and_its_span_are_one_range(tmp_path: Path) -> None:
     step = slice_of("train#3", 1, 5, cat="user_annotation")
-    spans = [slice_of(name, 0, 9, cat="user_annotation", args={"span_id": "12"}) for name in ("GET /", "train")]
+    spans = [
+        slice_of(name, 0, 9, cat="user_annotation", args={"span_id": "12"})
+        for name in ("GET /", "train")
+    ]
     assert tree(written(tmp_path / "t.json", step, *spans)) == [("GET /",), ("GET /", "train")]
 
 
@@ -170,10 +204,19 @@ BAD = {
     "an object of events": (b'{"traceEvents": {"a": 1}}', "has no traceEvents"),
     "a number": (b"17", "has no traceEvents"),
     "no ranges": (b'{"traceEvents": []}', "has no ranges"),
-    "memory alone": (b'{"traceEvents": [{"ph": "i", "name": "m", "ts": 1, "args": {"Bytes": 1}}]}', "has no ranges"),
-    "ranges without times": (b'{"traceEvents": [{"ph": "X", "name": "a", "ts": "now"}]}', "has no ranges"),
+    "memory alone": (
+        b'{"traceEvents": [{"ph": "i", "name": "m", "ts": 1, "args": {"Bytes": 1}}]}',
+        "has no ranges",
+    ),
+    "ranges without times": (
+        b'{"traceEvents": [{"ph": "X", "name": "a", "ts": "now"}]}',
+        "has no ranges",
+    ),
     "cut": (b'{"traceEvents": [{"ph": "X", "na', "was not written to its end"),
-    "cut gzip": (gzip.compress(b'{"traceEvents": [{"ph": "X"}]}' * 99)[:40], "was not written to its end"),
+    "cut gzip": (
+        gzip.compress(b'{"traceEvents": [{"ph": "X"}]}' * 99)[:40],
+        "was not written to its end",
+    ),
     "damaged gzip": (b"\x1f\x8b\x08\x00nonsense" * 9, "is damaged"),
     "deep": (b"[" * 200_000, "was not written to its end"),
     "bytes": (b'{"traceEvents": [{"name": "\xff"}]}', "has no ranges"),
@@ -196,22 +239,39 @@ def test_what_is_wrong_with_a_file_is_one_line(
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 keys = st.sampled_from(["ph", "name", "cat", "pid", "tid", "ts", "dur", "id", "id2", "args"])
-arguments = st.sampled_from(["Bytes", "Attributes", "Event id", "CPU time (ns)", "Call stack", "Scope", "name"])
-compilations = st.dictionaries(st.sampled_from(["recfn.compile.reason", "recfn.compile.graph_breaks"]), json_values)
+arguments = st.sampled_from(
+    ["Bytes", "Attributes", "Event id", "CPU time (ns)", "Call stack", "Scope", "name"]
+)
+compilations = st.dictionaries(
+    st.sampled_from(["recfn.compile.reason", "recfn.compile.graph_breaks"]), json_values
+)
 events = st.builds(
-    lambda phase, times, odd, args: {"ph": phase, "name": "torch.compile: a", **times, **odd, **args},
+    lambda phase, times, odd, args: {
+        "ph": phase,
+        "name": "torch.compile: a",
+        **times,
+        **odd,
+        **args,
+    },
     st.sampled_from(["X", "b", "e", "i", "M", "C"]),
     st.fixed_dictionaries({"ts": st.integers(0, 9), "dur": st.integers(0, 9)}),
     st.dictionaries(keys, json_values, max_size=2),
-    st.fixed_dictionaries({}, optional={"args": st.dictionaries(arguments, json_values | compilations, max_size=3)}),
+    st.fixed_dictionaries(
+        {}, optional={"args": st.dictionaries(arguments, json_values | compilations, max_size=3)}
+    ),
 )
 
 
-@given(st.lists(events, max_size=6), st.dictionaries(st.sampled_from(["baseTimeNanoseconds", "distributedInfo"]), json_values))
+@given(
+    st.lists(events, max_size=6),
+    st.dictionaries(st.sampled_from(["baseTimeNanoseconds", "distributedInfo"]), json_values),
+)
 def test_whatever_stands_in_events_is_shown_or_refused(
     tmp_path_factory: pytest.TempPathFactory, drawn: list[Any], fields: dict[str, Any]
 ) -> None:
@@ -228,10 +288,19 @@ def test_files_that_are_not_of_one_run(tmp_path: Path, capsys: pytest.CaptureFix
     other = written(tmp_path / "b.json", slice_of("b", 3_600e6, 10))
     assert main(["report", str(other), str(one)]) == 2
     assert "b.json begins 3600 s after" in capsys.readouterr().err
-    named = [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": script}} for script in ("train.py", "serve.py")]
-    programs = [written(tmp_path / f"{each['args']['name']}.json", each, slice_of("a", 0, 10)) for each in named]
+    named = [
+        {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": script}}
+        for script in ("train.py", "serve.py")
+    ]
+    programs = [
+        written(tmp_path / f"{each['args']['name']}.json", each, slice_of("a", 0, 10))
+        for each in named
+    ]
     assert main(["report", *map(str, programs)]) == 2
-    assert "of different programs: serve.py, train.py; make a report of each" in capsys.readouterr().err
+    assert (
+        "of different programs: serve.py, train.py; make a report of each"
+        in capsys.readouterr().err
+    )
     assert main(["report", str(one), str(one)]) == 2
     assert "is given twice" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "none.json")]) == 2
@@ -242,7 +311,9 @@ def test_files_that_are_not_of_one_run(tmp_path: Path, capsys: pytest.CaptureFix
     assert "name another file" in capsys.readouterr().err
 
 
-def test_the_command_writes_beside_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_beside_the_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ranks = [written(tmp_path / f"t.rank{rank}.json", slice_of("a", 0, 10)) for rank in (0, 1)]
     assert [process.label for process in read_processes(ranks)] == ["rank0", "rank1"]
     worker = written(tmp_path / "t.rank0.pid12.json", slice_of("a", 0, 10))

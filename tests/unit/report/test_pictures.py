@@ -45,12 +45,24 @@ def programs(draw: st.DrawFn) -> Rows:
     numbers = count(1)
     for thread in (MAIN_THREAD, WORKER_THREAD):
         launched_in = draw(st.sampled_from([0, *[row["event_id"] for row in rows]]))
-        _run(draw, rows, numbers, (thread, BASE_NS, BASE_NS + draw(st.integers(1, 500)), launched_in), 0)
+        _run(
+            draw,
+            rows,
+            numbers,
+            (thread, BASE_NS, BASE_NS + draw(st.integers(1, 500)), launched_in),
+            0,
+        )
     assume(rows)
     return rows
 
 
-def _run(draw: st.DrawFn, rows: Rows, numbers: Iterator[int], around: tuple[Track, int, int, int], depth: int) -> None:
+def _run(
+    draw: st.DrawFn,
+    rows: Rows,
+    numbers: Iterator[int],
+    around: tuple[Track, int, int, int],
+    depth: int,
+) -> None:
     thread, begin, end, parent = around
     for _ in range(draw(st.integers(0, 3))):
         start = draw(st.integers(begin, end))
@@ -103,7 +115,10 @@ def test_what_a_small_flame_graph_leaves_out_is_summed_up(rows: Rows, most: int)
     whole, small = flame(columns, 1000), flame(columns, most)
     for column in ("count", "self", "allocated"):
         assert sum(small[column]) == sum(whole[column])
-    tops = [[total for total, above in zip(one["total"], one["above"], strict=True) if above < 0] for one in (whole, small)]
+    tops = [
+        [total for total, above in zip(one["total"], one["above"], strict=True) if above < 0]
+        for one in (whole, small)
+    ]
     assert sum(tops[0]) == sum(tops[1])
     assert sum(name >= 0 for name in small["name"]) <= most
 
@@ -121,7 +136,9 @@ def test_boxes_of_a_row_stand_beside_each_other(rows: Rows) -> None:
     nested = [{**row, "flags": EventFlag.NONE} for row in rows]
     shown = timeline(Recording([Process("p", make_batch(nested))]), 1000)
     start, ends = 0, dict[tuple[int, int], int]()
-    for lane, depth, after, length in zip(shown["lane"], shown["depth"], shown["start"], shown["length"], strict=True):
+    for lane, depth, after, length in zip(
+        shown["lane"], shown["depth"], shown["start"], shown["length"], strict=True
+    ):
         start += after
         assert start >= ends.get((lane, depth), 0)
         ends[lane, depth] = start + length
@@ -130,7 +147,9 @@ def test_boxes_of_a_row_stand_beside_each_other(rows: Rows) -> None:
 @given(programs())
 def test_the_table_has_every_name(rows: Rows) -> None:
     shown = table(Recording([Process("p", make_batch(rows))]), 100)
-    assert dict(zip(shown["names"], shown["count"], strict=True)) == Counter(label(row["name"]) for row in rows)
+    assert dict(zip(shown["names"], shown["count"], strict=True)) == Counter(
+        label(row["name"]) for row in rows
+    )
 
 
 def test_several_processes_are_frames_and_lanes_of_their_own() -> None:
@@ -143,17 +162,28 @@ def test_several_processes_are_frames_and_lanes_of_their_own() -> None:
 
 
 def test_what_a_gpu_did_is_not_the_programs_time() -> None:
-    batch = make_batch([{"name": "launch"}, {"name": "gemm", "device": "GPU 0", "thread": WORKER_THREAD}])
+    batch = make_batch(
+        [{"name": "launch"}, {"name": "gemm", "device": "GPU 0", "thread": WORKER_THREAD}]
+    )
     shown = shown_in(Report([Process("p", batch)]).html())
-    names, above = [shown["names"][name] for name in shown["flame"]["name"]], shown["flame"]["above"]
+    names, above = (
+        [shown["names"][name] for name in shown["flame"]["name"]],
+        shown["flame"]["above"],
+    )
     assert names[above[names.index("gemm")]] == "on the GPU"
     assert above[names.index("launch")] == -1
 
 
 def test_lanes_with_steps_stand_first_and_those_of_gpus_last() -> None:
     gpu = Track(3, 3, 3, 0, "stream 7")
-    rows = [{"name": "gemm", "device": "GPU 0", "thread": gpu}, {"name": "a", "thread": WORKER_THREAD}, {"step_number": 1}]
-    shown = shown_in(Report([Process("p", make_batch(rows)), Process("q", make_batch(rows))]).html())
+    rows = [
+        {"name": "gemm", "device": "GPU 0", "thread": gpu},
+        {"name": "a", "thread": WORKER_THREAD},
+        {"step_number": 1},
+    ]
+    shown = shown_in(
+        Report([Process("p", make_batch(rows)), Process("q", make_batch(rows))]).html()
+    )
     order = ["MainThread", "thread 1002", "stream 7"]
     assert [(lane["process"], lane["thread"]) for lane in shown["timeline"]["lanes"]] == [
         (p, name) for p in (0, 1) for name in order
@@ -163,22 +193,41 @@ def test_lanes_with_steps_stand_first_and_those_of_gpus_last() -> None:
 
 def test_memory_counts_to_the_innermost_range() -> None:
     ids = [make_event_id(1, number) for number in (1, 2, 3)]
-    memory = {"event_id": ids[2], "parent": ids[1], "kind": RowKind.MEMORY, "nbytes": 64, "name": "[memory]"}
-    batch = make_batch([memory, {**memory, "event_id": ids[2] + 1, "nbytes": -64}, {"event_id": ids[1], "name": "op"}])
+    memory = {
+        "event_id": ids[2],
+        "parent": ids[1],
+        "kind": RowKind.MEMORY,
+        "nbytes": 64,
+        "name": "[memory]",
+    }
+    batch = make_batch(
+        [
+            memory,
+            {**memory, "event_id": ids[2] + 1, "nbytes": -64},
+            {"event_id": ids[1], "name": "op"},
+        ]
+    )
     shown = shown_in(Report([Process("p", batch)]).html())
     assert shown["flame"]["allocated"] == [64]
     assert shown["facts"]["memory"]
 
 
 def test_steps_are_told_by_their_numbers() -> None:
-    batch = make_batch([{"name": "train", "source": EventSource.STEP, "step_number": number} for number in range(3)])
+    batch = make_batch(
+        [
+            {"name": "train", "source": EventSource.STEP, "step_number": number}
+            for number in range(3)
+        ]
+    )
     shown = shown_in(Report([Process("p", batch)]).html())
     assert shown["flame"]["count"] == [3]
     assert shown["timeline"]["step"] == [0, 1, 2]
 
 
 def test_findings_stand_in_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    finding = Finding("It waits for data", "70 % of the time", 0.7, "Load ahead.", ("step", "load"), True)
+    finding = Finding(
+        "It waits for data", "70 % of the time", 0.7, "Load ahead.", ("step", "load"), True
+    )
     monkeypatch.setattr(Report, "findings", [finding])
     shown = shown_in(Report([Process("p", make_batch([{}]))]).html())
     assert shown["findings"] == [{**finding._asdict(), "anchor": ["step", "load"]}]
@@ -196,7 +245,9 @@ def test_a_page_is_small_whatever_was_recorded(length: int) -> None:
 def test_what_is_long_is_short_everywhere_in_the_page() -> None:
     long = "x" * 1_000_000
     asks = Ran("aten::item", 1000, (), {"stack": long})
-    page = Report([process(Ran(long, 90_000, (asks,) * 40), thread=MAIN_THREAD._replace(name=long))]).html()
+    page = Report(
+        [process(Ran(long, 90_000, (asks,) * 40), thread=MAIN_THREAD._replace(name=long))]
+    ).html()
     assert len(page) < 100_000
     (finding,) = shown_in(page)["findings"]
     assert finding["code"] == finding["anchor"][0]

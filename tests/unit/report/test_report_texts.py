@@ -25,10 +25,14 @@ NASTY = "a|b `c` <img src=x onerror=alert(1)>\n# *d*"
 def trained() -> Process:
     linear = Ran("aten::linear", 29_000, (Ran("aten::addmm", 28_000),))
     forward = Ran("nn.Module: Net", 30_000, (linear,), {"source": EventSource.MODULE})
-    backward = Ran("autograd::engine::evaluate_function: AddmmBackward0", 50_000, (Ran("aten::mm", 40_000),))
+    backward = Ran(
+        "autograd::engine::evaluate_function: AddmmBackward0", 50_000, (Ran("aten::mm", 40_000),)
+    )
     inside = (forward, backward, Ran("Optimizer.step#SGD.step", 15_000))
     step = Ran("train", 100_000, inside, {"source": EventSource.STEP, "cpu_time_ns": 90_000_000})
-    return process(Ran("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 300), step, label="here")
+    return process(
+        Ran("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 300), step, label="here"
+    )
 
 
 def test_what_took_the_time_is_said_in_words() -> None:
@@ -41,7 +45,9 @@ def test_what_took_the_time_is_said_in_words() -> None:
 
 
 def test_python_that_is_recorded_is_no_rest() -> None:
-    inner = Ran("app.py(9): inner", 60_000, (Ran("aten::mm", 20_000),), {"source": EventSource.PYTHON_CALL})
+    inner = Ran(
+        "app.py(9): inner", 60_000, (Ran("aten::mm", 20_000),), {"source": EventSource.PYTHON_CALL}
+    )
     outer = Ran("app.py(1): outer", 100_000, (inner,), {"source": EventSource.PYTHON_CALL})
     assert what_took_the_time(Recording([process(outer)])) == [
         "Python functions took 80% of the time, 80 ms: app.py(1): outer itself 40 ms of it.",
@@ -50,12 +56,17 @@ def test_python_that_is_recorded_is_no_rest() -> None:
 
 
 def test_where_no_cpu_time_is_on_record_waiting_isnt_either() -> None:
-    (*_, rest) = what_took_the_time(Recording([process(Ran("aten::mm", 100), Ran("aten::mm", 100), pause_us=50)]))
+    (*_, rest) = what_took_the_time(
+        Recording([process(Ran("aten::mm", 100), Ran("aten::mm", 100), pause_us=50)])
+    )
     assert rest.endswith("or waiting: this trace has no CPU time) took 20% of the time, 50 us.")
 
 
 def test_several_processes_are_summed_up() -> None:
-    alone, twice = what_took_the_time(Recording([trained()])), what_took_the_time(Recording([trained(), trained()]))
+    alone, twice = (
+        what_took_the_time(Recording([trained()])),
+        what_took_the_time(Recording([trained(), trained()])),
+    )
     assert [text.partition(",")[0] for text in alone] == [text.partition(",")[0] for text in twice]
     assert "100 ms" in twice[0]
 
@@ -77,15 +88,24 @@ def test_markdown_says_where_nothing_stands_out() -> None:
 def test_json_has_the_same() -> None:
     told = json.loads(Report([trained()]).text("json"))
     assert told["processes"] == ["here"]
-    assert told["by_name"][0] == {"name": "aten::mm", "count": 1, "total_us": 40_000.0, "self_us": 40_000.0}
+    assert told["by_name"][0] == {
+        "name": "aten::mm",
+        "count": 1,
+        "total_us": 40_000.0,
+        "self_us": 40_000.0,
+    }
     assert sum(row["self_us"] for row in told["by_name"]) == 100_300
     assert told["what_took_the_time"] == what_took_the_time(Recording([trained()]))
 
 
 @pytest.mark.parametrize(("encoding", "block"), [("utf-8", "█"), ("ascii", "#")])
-def test_a_bar_is_as_long_as_the_share(encoding: str, block: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_is_as_long_as_the_share(
+    encoding: str, block: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
-    whole, half = tree_with_bars(tree_of_rows(process(Ran("a", 1000, (Ran("b", 500),))).batch), [], {}).splitlines()
+    whole, half = tree_with_bars(
+        tree_of_rows(process(Ran("a", 1000, (Ran("b", 500),))).batch), [], {}
+    ).splitlines()
     assert (whole.count(block), half.count(block)) == (10, 5)
 
 
@@ -117,6 +137,9 @@ def test_a_notebook_that_takes_out_frames_and_styles_shows_a_table() -> None:
 
 
 def test_a_notebook_keeps_a_few_hundred_kilobytes() -> None:
-    names = [f"an operation with quite a long name, of which there are many: {number}" for number in range(20_000)]
+    names = [
+        f"an operation with quite a long name, of which there are many: {number}"
+        for number in range(20_000)
+    ]
     recorded = process(*[Ran(name, 1000, (Ran(name, 900),)) for name in names])
     assert len(Report([recorded]).in_notebook()) < 300_000

@@ -23,7 +23,9 @@ def loads(us: int) -> list[Ran]:
     return [Ran(NEXT, 1_000_000), *[Ran(NEXT, us), Ran("work", 10_000 - us)] * 100]
 
 
-@pytest.mark.parametrize(("us", "told", "serious"), [(500, False, False), (4000, True, False), (6000, True, True)])
+@pytest.mark.parametrize(
+    ("us", "told", "serious"), [(500, False, False), (4000, True, False), (6000, True, True)]
+)
 def test_the_first_batch_isnt_waited_for(us: int, told: bool, serious: bool) -> None:
     """It is half of the recording here."""
     of_data = found(*loads(us)).get("data")
@@ -31,7 +33,10 @@ def test_the_first_batch_isnt_waited_for(us: int, told: bool, serious: bool) -> 
     if of_data is not None:
         assert of_data.serious == serious
         assert of_data.anchor == (NEXT,)
-        assert of_data.text == f"The DataLoader makes each batch in the loop itself: 100 batches, {us // 1000} ms each."
+        assert (
+            of_data.text
+            == f"The DataLoader makes each batch in the loop itself: 100 batches, {us // 1000} ms each."
+        )
 
 
 def test_who_waits_is_the_range_that_waits_itself() -> None:
@@ -44,10 +49,18 @@ def test_who_waits_is_the_range_that_waits_itself() -> None:
 
 
 @pytest.mark.parametrize(("others_ms", "serious"), [(0, False), (2, False), (6, True)])
-def test_waiting_is_serious_as_far_as_other_threads_of_the_program_worked(others_ms: int, serious: bool) -> None:
+def test_waiting_is_serious_as_far_as_other_threads_of_the_program_worked(
+    others_ms: int, serious: bool
+) -> None:
     """Else another program may have had the core."""
     ranges = [
-        {"name": name, "thread": thread, "start_ns": BASE_NS, "end_ns": BASE_NS + 10_000_000, "cpu_time_ns": ms * 1_000_000}
+        {
+            "name": name,
+            "thread": thread,
+            "start_ns": BASE_NS,
+            "end_ns": BASE_NS + 10_000_000,
+            "cpu_time_ns": ms * 1_000_000,
+        }
         for name, thread, ms in (("waits", MAIN_THREAD, 1), ("works", WORKER_THREAD, others_ms))
     ]
     (waits,) = findings([Recording([Process("", make_batch(ranges))])])
@@ -74,18 +87,28 @@ def test_a_first_compilation_is_told_but_no_fault() -> None:
 
 
 def test_another_compilation_is_a_fault_and_its_reason_is_told() -> None:
-    told = {"recfn.compile.reason": "0/0: x == 1\nand more", "recfn.compile.graph_breaks": ["print"]}
+    told = {
+        "recfn.compile.reason": "0/0: x == 1\nand more",
+        "recfn.compile.graph_breaks": ["print"],
+    }
     again = Ran("torch.compile: f", 4_000, (), {"attributes": json.dumps(told)})
     finding = found(*[again] * 3)["compile"]
     assert finding.serious
-    assert "compiled 3 times, 3 of them what it had compiled before. Most often because: 0/0: x == 1" in finding.text
+    assert (
+        "compiled 3 times, 3 of them what it had compiled before. Most often because: 0/0: x == 1"
+        in finding.text
+    )
     assert "A graph break: print" in finding.text
 
 
 def test_traces_of_torch_profiler_tell_of_other_compilations_by_what_ran() -> None:
     compiling = Ran("_compile.compile_inner (dynamo_timed)", 4_000)
     once = [compiling, Ran("Torch-Compiled Region: 0/0", 100)]
-    again = [each for number in range(1, 4) for each in (compiling, Ran(f"Torch-Compiled Region: 0/{number}", 100))]
+    again = [
+        each
+        for number in range(1, 4)
+        for each in (compiling, Ran(f"Torch-Compiled Region: 0/{number}", 100))
+    ]
     assert not found(*once, *once)["compile"].serious
     assert found(*once, *again)["compile"].serious
 
@@ -95,7 +118,9 @@ def test_a_loop_of_tiny_operators_is_one_range_that_calls_the_same_often() -> No
     assert found(Ran("loop", 160, operators))["tiny"].anchor == ("loop", "aten::add")
     assert "tiny" not in found(Ran("one", 160, operators[:63]), Ran("two", 160, operators[:63]))
     assert "tiny" not in found(Ran("loop", 64_000, tuple([Ran("aten::add", 1000)] * 64)))
-    of_threads = [Ran("aten::add", 2, columns={"thread": thread}) for thread in (MAIN_THREAD, WORKER_THREAD)]
+    of_threads = [
+        Ran("aten::add", 2, columns={"thread": thread}) for thread in (MAIN_THREAD, WORKER_THREAD)
+    ]
     assert "tiny" in found(*of_threads[:1] * 64)
     assert "tiny" not in found(*of_threads * 63)
 
@@ -119,7 +144,9 @@ def test_copies_inside_of_an_operator_are_how_it_works() -> None:
 
 def test_large_tensors_are_told_of_only_where_memory_is_recorded() -> None:
     report = Ran("[memory]", 0, (), {"kind": RowKind.MEMORY, "nbytes": 1 << 24})
-    assert found(*[Ran("aten::zeros", 1000, (Ran("aten::empty", 1000, (report,)),))] * 64)["memory"].serious
+    assert found(*[Ran("aten::zeros", 1000, (Ran("aten::empty", 1000, (report,)),))] * 64)[
+        "memory"
+    ].serious
     assert "memory" not in found(*[Ran("aten::zeros", 1000, (Ran("aten::empty", 1000),))] * 64)
 
 
@@ -133,7 +160,9 @@ def test_pauses_count_up_to_ten_milliseconds() -> None:
 
 def test_what_ran_beside_others_doesnt_count_to_the_whole() -> None:
     beside = Ran("beside", 90_000, (), {"flags": EventFlag.ASYNC})
-    assert found(beside, Ran("aten::to", 2000), Ran("aten::mm", 2000))["copy"].share == pytest.approx(0.5)
+    assert found(beside, Ran("aten::to", 2000), Ran("aten::mm", 2000))[
+        "copy"
+    ].share == pytest.approx(0.5)
 
 
 def test_ranges_that_overlap_others_dont_wait() -> None:
@@ -144,18 +173,26 @@ def test_ranges_that_overlap_others_dont_wait() -> None:
 
 def test_what_a_gpu_does_is_not_the_programs_time() -> None:
     kernel = Ran("void at::native::kernel<1>", 90_000, (), {"device": "cuda:0"})
-    assert found(kernel, Ran("aten::to", 2000), Ran("aten::mm", 2000))["copy"].share == pytest.approx(0.5)
+    assert found(kernel, Ran("aten::to", 2000), Ran("aten::mm", 2000))[
+        "copy"
+    ].share == pytest.approx(0.5)
 
 
 def test_numbered_steps_have_one_path() -> None:
-    steps = [Ran(f"ProfilerStep#{number}", 100_000, (Ran("aten::to", 60_000),)) for number in range(3)]
+    steps = [
+        Ran(f"ProfilerStep#{number}", 100_000, (Ran("aten::to", 60_000),)) for number in range(3)
+    ]
     one = Ran("other", 100_000, (Ran("aten::to", 90_000),))
     assert found(*steps, one)["copy"].anchor == ("ProfilerStep", "aten::to")
 
 
 def test_of_several_processes_the_worst_is_told_once() -> None:
     slow = process(Ran("aten::to", 3000), Ran("aten::mm", 1000), label="rank 1")
-    ranks = [process(Ran("aten::to", 2000), Ran("aten::mm", 2000), label="rank 0"), slow, process(Ran("w", 1), label="rank 2")]
+    ranks = [
+        process(Ran("aten::to", 2000), Ran("aten::mm", 2000), label="rank 0"),
+        slow,
+        process(Ran("w", 1), label="rank 2"),
+    ]
     (finding,) = findings([Recording([rank]) for rank in ranks])
     assert (finding.process, finding.share) == ("rank 1", pytest.approx(0.75))
     assert finding.text.endswith("Found in 2 of 3 processes; this is rank 1.")
@@ -178,13 +215,22 @@ def test_at_most_five_are_told_and_serious_ones_come_first() -> None:
     ]
     every = findings([Recording([process(*ran)])])
     assert len(every) == MOST
-    assert "cpu" not in {each.rule for each in every}  # of the sixth, which took longest, another program may be the cause
-    assert [(not each.serious, -each.share) for each in every] == sorted((not each.serious, -each.share) for each in every)
+    assert "cpu" not in {
+        each.rule for each in every
+    }  # of the sixth, which took longest, another program may be the cause
+    assert [(not each.serious, -each.share) for each in every] == sorted(
+        (not each.serious, -each.share) for each in every
+    )
 
 
 def test_the_line_of_python_is_the_programs_own() -> None:
     stack = "/x/torch/_tensor.py(10): item\n/app/train.py(7): loop"
     asked = Ran("aten::item", 100, (), {"stack": stack})
     assert found(*[asked] * 40)["sync"].code == "/app/train.py(7): loop"
-    called = Ran("nn.Module: Mine", 100, (Ran("aten::item", 100),), {"code": "/app/model.py(3): Mine.forward"})
+    called = Ran(
+        "nn.Module: Mine",
+        100,
+        (Ran("aten::item", 100),),
+        {"code": "/app/model.py(3): Mine.forward"},
+    )
     assert found(*[called] * 40)["sync"].code == "/app/model.py(3): Mine.forward"

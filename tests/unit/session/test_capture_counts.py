@@ -64,7 +64,10 @@ def write(capture: Capture, batch: Batch, view: Callable[[Batch], Batch] | None 
     capture.deliver()
 
 
-ERRORS = st.lists(st.sampled_from([None, None, MemoryError("none"), OSError(5, "disk"), ValueError("wrong")]), max_size=6)
+ERRORS = st.lists(
+    st.sampled_from([None, None, MemoryError("none"), OSError(5, "disk"), ValueError("wrong")]),
+    max_size=6,
+)
 
 
 def counters_of(capture: Capture) -> dict[str, int]:
@@ -72,7 +75,9 @@ def counters_of(capture: Capture) -> dict[str, int]:
 
 
 @given(ERRORS, st.lists(st.integers(1, 5), min_size=1, max_size=8))
-def test_what_a_sink_raised_on_and_what_came_after_is_missed(errors: list[Any], sizes: list[int]) -> None:
+def test_what_a_sink_raised_on_and_what_came_after_is_missed(
+    errors: list[Any], sizes: list[int]
+) -> None:
     capture = capture_of(Raising(errors), other := Raising([]))
     other.name = "other"
     for size in sizes:
@@ -87,7 +92,12 @@ def test_a_sink_goes_on_after_it_found_no_memory() -> None:
     capture = capture_of(Raising([MemoryError(), None]))
     for _ in range(3):
         write(capture, make_batch([{}] * 2))
-    assert counters_of(capture) == {**NOTHING, "recorded": 6, "raising.rows": 4, "raising.dropped.error": 2}
+    assert counters_of(capture) == {
+        **NOTHING,
+        "recorded": 6,
+        "raising.rows": 4,
+        "raising.dropped.error": 2,
+    }
 
 
 def test_a_batch_that_a_capture_cannot_read_is_missed_by_its_sinks() -> None:
@@ -97,7 +107,12 @@ def test_a_batch_that_a_capture_cannot_read_is_missed_by_its_sinks() -> None:
     capture = capture_of(Raising([]))
     write(capture, make_batch([{}] * 2), without_memory)
     write(capture, make_batch([{}]))
-    assert counters_of(capture) == {**NOTHING, "recorded": 3, "raising.rows": 1, "raising.dropped.error": 2}
+    assert counters_of(capture) == {
+        **NOTHING,
+        "recorded": 3,
+        "raising.rows": 1,
+        "raising.dropped.error": 2,
+    }
 
 
 class Failing(Sampler, IdGenerator):
@@ -128,7 +143,9 @@ class Failing(Sampler, IdGenerator):
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 7])
-def test_a_sampler_that_raises_refuses_and_the_sink_goes_on(every: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sampler_that_raises_refuses_and_the_sink_goes_on(
+    every: int, caplog: pytest.LogCaptureFixture
+) -> None:
     exporter = InMemorySpanExporter()
     failing = Failing(every)
     provider = TracerProvider(sampler=failing, id_generator=failing, shutdown_on_exit=False)
@@ -139,7 +156,10 @@ def test_a_sampler_that_raises_refuses_and_the_sink_goes_on(every: int, caplog: 
         write(
             capture,
             make_batch(
-                [{"event_id": top + 1, "parent": top}, {"event_id": top, "name": "nn.Module: A", "source": EventSource.MODULE}],
+                [
+                    {"event_id": top + 1, "parent": top},
+                    {"event_id": top, "name": "nn.Module: A", "source": EventSource.MODULE},
+                ],
                 [{"event_id": top, "name": "nn.Module: A", "source": EventSource.MODULE}],
             ),
         )

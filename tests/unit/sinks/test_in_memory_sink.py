@@ -12,7 +12,11 @@ from otel_recfn.sinks.in_memory import InMemorySink
 
 def named(*names: str, start: int = 1) -> list[dict[str, object]]:
     return [
-        {"name": name, "event_id": make_event_id(1, start + index), "start_ns": BASE_NS + start + index}
+        {
+            "name": name,
+            "event_id": make_event_id(1, start + index),
+            "start_ns": BASE_NS + start + index,
+        }
         for index, name in enumerate(names)
     ]
 
@@ -25,7 +29,10 @@ def test_events_come_in_start_order() -> None:
 
 def test_parent_precedes_child_that_starts_with_it() -> None:
     sink = InMemorySink()
-    rows = [{"name": "child", "event_id": make_event_id(1, 2)}, {"name": "parent", "event_id": make_event_id(1, 1)}]
+    rows = [
+        {"name": "child", "event_id": make_event_id(1, 2)},
+        {"name": "parent", "event_id": make_event_id(1, 1)},
+    ]
     sink.write(make_batch([{**row, "start_ns": BASE_NS} for row in rows]))
     assert [event.name for event in sink.events()] == ["parent", "child"]
 
@@ -38,7 +45,9 @@ def test_keeps_the_newest_and_counts_the_rest(sizes: list[int], most: int) -> No
         sink.write(make_batch(named(*["op"] * size, start=start)))
         ordinals += range(start, start + size)
     kept = [event.event_id for event in sink.events()]
-    assert kept == [make_event_id(1, ordinal) for ordinal in ordinals[max(0, len(ordinals) - most) :]]
+    assert kept == [
+        make_event_id(1, ordinal) for ordinal in ordinals[max(0, len(ordinals) - most) :]
+    ]
     assert sink.counters() == {"dropped.store_full": len(ordinals) - len(kept)}
 
 
@@ -56,4 +65,8 @@ def test_forked_child_starts_empty() -> None:
     sink.write(make_batch(named("op")))
     child = sink.after_fork_in_child()
     assert isinstance(child, InMemorySink)
-    assert (child.events(), len(child.rows()), child.counters()) == ([], 0, {"dropped.store_full": 0})
+    assert (child.events(), len(child.rows()), child.counters()) == (
+        [],
+        0,
+        {"dropped.store_full": 0},
+    )

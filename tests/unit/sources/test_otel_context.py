@@ -60,7 +60,9 @@ def watcher(recorder: CountingRecorder) -> Iterator[ContextWatcher]:
 
 
 def use(trace_id: int, span_id: int, flags: int = 1, state: TraceState | None = None) -> Any:
-    span_context = SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(flags), trace_state=state)
+    span_context = SpanContext(
+        trace_id, span_id, is_remote=False, trace_flags=TraceFlags(flags), trace_state=state
+    )
     return trace.use_span(NonRecordingSpan(span_context))
 
 
@@ -68,7 +70,9 @@ def test_the_current_span_is_read(watcher: ContextWatcher, recorder: CountingRec
     assert recorder.reader == watcher.read
     with TracerProvider().get_tracer("t").start_as_current_span("s") as span:
         own = span.get_span_context()
-        assert watcher.read() == ContextReading(own.trace_id, own.span_id, int(ContextFlag.SAMPLED), span=span)
+        assert watcher.read() == ContextReading(
+            own.trace_id, own.span_id, int(ContextFlag.SAMPLED), span=span
+        )
         with use(7, 8, flags=0) as other:
             assert watcher.read() == ContextReading(7, 8, 0, span=other)
     assert watcher.read() is None
@@ -77,9 +81,13 @@ def test_the_current_span_is_read(watcher: ContextWatcher, recorder: CountingRec
 def test_suppression_as_the_instrumentation_package_means_it(watcher: ContextWatcher) -> None:
     with suppress_instrumentation():
         assert not is_instrumentation_enabled()
-        assert watcher.read() == ContextReading(0, 0, int(ContextFlag.SUPPRESSED), span=trace.INVALID_SPAN)
+        assert watcher.read() == ContextReading(
+            0, 0, int(ContextFlag.SUPPRESSED), span=trace.INVALID_SPAN
+        )
         with use(7, 8) as span:
-            assert watcher.read() == ContextReading(7, 8, int(ContextFlag.SUPPRESSED | ContextFlag.SAMPLED), span=span)
+            assert watcher.read() == ContextReading(
+                7, 8, int(ContextFlag.SUPPRESSED | ContextFlag.SAMPLED), span=span
+            )
 
 
 @pytest.mark.parametrize("key", [context._SUPPRESS_INSTRUMENTATION_KEY, "suppress_instrumentation"])
@@ -101,7 +109,9 @@ def test_a_trace_state_is_kept(watcher: ContextWatcher, recorder: CountingRecord
     assert trace_states.split(reading.flags) == (ContextFlag.SAMPLED, "vendor=value,other=x")
 
 
-def test_a_span_that_raises_is_no_span(watcher: ContextWatcher, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_span_that_raises_is_no_span(
+    watcher: ContextWatcher, caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken(NonRecordingSpan):
         def get_span_context(self) -> SpanContext:
             raise RuntimeError("broken")
@@ -127,7 +137,9 @@ def test_told_after_each_attach_and_detach_in_the_thread_that_did_it(
     assert recorder.told[2:] == [thread.ident] * 2
 
 
-def test_results_and_errors_are_the_originals(watcher: ContextWatcher, recorder: CountingRecorder) -> None:
+def test_results_and_errors_are_the_originals(
+    watcher: ContextWatcher, recorder: CountingRecorder
+) -> None:
     token = RUNTIME.attach(context.get_current())
     RUNTIME.detach(token)
     with pytest.raises(RuntimeError):
@@ -135,7 +147,9 @@ def test_results_and_errors_are_the_originals(watcher: ContextWatcher, recorder:
     assert len(recorder.told) == 2
 
 
-def test_somebody_who_wrapped_after_us_stays(recorder: CountingRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_who_wrapped_after_us_stays(
+    recorder: CountingRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watcher = ContextWatcher(recorder)  # type: ignore[arg-type]
     watcher.enable(Wanted())
     ours, passed = RUNTIME.attach, []

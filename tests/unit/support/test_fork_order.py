@@ -64,7 +64,9 @@ def test_the_order_is_that_of_the_names_whatever_came_first() -> None:
     assert child == [*before, *(f"child {name}" for name in names)]
 
 
-def test_one_that_raises_is_logged_and_the_others_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_raises_is_logged_and_the_others_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def fail(deadline: float = 0.0) -> None:
         raise KeyError("mine")
 
@@ -75,7 +77,9 @@ def test_one_that_raises_is_logged_and_the_others_are_told(caplog: pytest.LogCap
     parent, child = notes.of_a_fork()
     assert parent == ["before RECORDER", "parent RECORDER"]
     assert child == ["before RECORDER", "child RECORDER"]
-    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["'mine'"] * 4
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == [
+        "'mine'"
+    ] * 4
 
 
 def test_the_deadline_is_the_same_for_all() -> None:

@@ -112,7 +112,11 @@ def test_an_exception_of_our_own_is_not_a_handlers() -> None:
 
 def test_a_keyboard_interrupt_during_the_look_at_the_context_is_not_lost() -> None:
     program = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_READER], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        [sys.executable, "-c", INTERRUPTED_READER],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
     )
     assert program.stdout == "100\n"
 
@@ -120,5 +124,11 @@ def test_a_keyboard_interrupt_during_the_look_at_the_context_is_not_lost() -> No
 @pytest.mark.parametrize("interrupted", ["_read", "_after_attach", "_after_get_current"])
 def test_a_timeout_during_the_look_at_the_context_is_not_lost(interrupted: str) -> None:
     source = f"NAME = {interrupted!r}\n{TIMEOUT_IN_CONTEXT}"
-    program = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    program = subprocess.run(
+        [sys.executable, "-c", source],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
     assert (program.stdout, program.stderr) == ("20\n", "")

@@ -25,7 +25,10 @@ def note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("noted", "told"),
     [
-        ('{"built": false, "reason": "CompileError: no g++"}', r"CompileError: no g\+\+.*apt-get install g\+\+"),
+        (
+            '{"built": false, "reason": "CompileError: no g++"}',
+            r"CompileError: no g\+\+.*apt-get install g\+\+",
+        ),
         ('{"built": true, "reason": ""}', "_native"),
         ("not json", "_native"),
         ("", "_native"),
@@ -62,7 +65,9 @@ def test_the_flag_says_what_cpython_was_built_as() -> None:
     assert ("t" in sys.abiflags) == bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
-@pytest.mark.parametrize("start", ["otel_recfn.OtelRecordFunctionInstrumentor().instrument()", "otel_recfn.profile()"])
+@pytest.mark.parametrize(
+    "start", ["otel_recfn.OtelRecordFunctionInstrumentor().instrument()", "otel_recfn.profile()"]
+)
 def test_recording_is_refused_in_one_line(start: str) -> None:
     output, log = said(RAISES.format(start))
     assert output.startswith(REFUSED)

@@ -68,7 +68,10 @@ def test_no_child_inherits_a_lock_that_a_thread_of_ours_held(in_small_process: R
 
 def forks_beside_two_workers() -> None:
     with Worker().running() as one, Worker().running() as other:
-        codes = [code_of_child(lambda: not one.lock.locked() and not other.lock.locked()) for _ in range(FORKS)]
+        codes = [
+            code_of_child(lambda: not one.lock.locked() and not other.lock.locked())
+            for _ in range(FORKS)
+        ]
         rounds = one.rounds, other.rounds
         assert code_of_child(lambda: True) == 0
     assert codes == [0] * FORKS
@@ -129,6 +132,8 @@ print(imported)
 """
     script = tmp_path / "program.py"  # a traceback shows the lines of a file
     script.write_text(program)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert "no such key" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"

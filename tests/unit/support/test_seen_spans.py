@@ -53,7 +53,9 @@ def test_one_that_is_open_is_kept_however_many_are_over(seen: SeenSpans) -> None
     assert found(seen, *range(len(open_ones))) == open_ones
 
 
-def test_the_spans_around_one_that_something_runs_in_are_known_and_no_others_are_kept(seen: SeenSpans) -> None:
+def test_the_spans_around_one_that_something_runs_in_are_known_and_no_others_are_kept(
+    seen: SeenSpans,
+) -> None:
     spans = {number: span(parent=number - 1) for number in range(1, 5)}
     for number, each in spans.items():
         seen.became_current(TRACE, number, each)

@@ -73,7 +73,12 @@ def test_error_text(error: BaseException, text: str) -> None:
 
 
 def test_an_exit_with_a_code_is_a_failure() -> None:
-    assert [is_failure(SystemExit(code)) for code in (None, 0, 1, "text")] == [False, False, True, True]
+    assert [is_failure(SystemExit(code)) for code in (None, 0, 1, "text")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_a_long_message_is_cut() -> None:
@@ -109,7 +114,9 @@ def caught(function: Callable[..., Any], *arguments: Any) -> BaseException:
     raise AssertionError("nothing was raised")
 
 
-def raised_while_handling(errors: list[tuple[str, int, bool | None]], before: BaseException | None = None) -> None:
+def raised_while_handling(
+    errors: list[tuple[str, int, bool | None]], before: BaseException | None = None
+) -> None:
     """Raises the first while the second is handled, and so on; from it, or hiding it."""
     (text, depth, hide), *others = errors
     earlier = caught(raised_while_handling, others) if others else None
@@ -121,7 +128,9 @@ def raised_while_handling(errors: list[tuple[str, int, bool | None]], before: Ba
 
 
 ERRORS = st.lists(
-    st.tuples(st.text(max_size=9), st.integers(0, 4), st.sampled_from([None, True, False])), min_size=1, max_size=4
+    st.tuples(st.text(max_size=9), st.integers(0, 4), st.sampled_from([None, True, False])),
+    min_size=1,
+    max_size=4,
 )
 
 
@@ -217,7 +226,10 @@ SHAPE = st.lists(st.integers(0, 1 << 40), max_size=4)
 def test_shapes_are_read_as_they_were_written(shapes: list[list[object]]) -> None:
     text = json.dumps(shapes, separators=(",", ":"))
     assert [json.loads(element) for element in element_texts(text)] == shapes
-    flat = [tuple(shape) if not any(isinstance(size, list) for size in shape) else () for shape in shapes]
+    flat = [
+        tuple(shape) if not any(isinstance(size, list) for size in shape) else ()
+        for shape in shapes
+    ]
     assert list(flat_shapes(text)) == flat
 
 

@@ -28,7 +28,12 @@ def test_equal_objects_have_values_of_their_own() -> None:
     assert (values.get(first), values.get(second)) == (1, None)
     values.set(second, 2)
     values.set(first, 3)
-    assert (values.get(first), values.get(second), len(values), len(values.living())) == (3, 2, 2, 2)
+    assert (values.get(first), values.get(second), len(values), len(values.living())) == (
+        3,
+        2,
+        2,
+        2,
+    )
 
 
 def test_a_key_that_died_is_told_once_and_forgotten() -> None:
@@ -36,7 +41,9 @@ def test_a_key_that_died_is_told_once_and_forgotten() -> None:
     values: WeakIdentityMap[int] = WeakIdentityMap(on_death=died.append)
     for number in range(100):
         key = Equal()
-        assert values.get(key) is None  # an id that was used before is not mistaken for the earlier object
+        assert (
+            values.get(key) is None
+        )  # an id that was used before is not mistaken for the earlier object
         values.set(key, number)
         del key
     assert died == list(range(100))

@@ -53,7 +53,13 @@ class Kernels:
 
 
 _LIB = Library("arrays", Kernels)
-_OP_add = _LIB.operator("add", "", {"self": "Tensor", "other": "Tensor", "alpha": "Scalar"}, ("Tensor",), Recorded("add"))
+_OP_add = _LIB.operator(
+    "add",
+    "",
+    {"self": "Tensor", "other": "Tensor", "alpha": "Scalar"},
+    ("Tensor",),
+    Recorded("add"),
+)
 _OP_add_ = _LIB.operator(
     "add_",
     "",
@@ -61,8 +67,12 @@ _OP_add_ = _LIB.operator(
     ("Tensor",),
     Recorded("add_", outputs=("self",), out_of_place=Recorded("add"), guarded="self"),
 )
-_OP_split = _LIB.operator("split", "", {"self": "Tensor", "parts": "int"}, ("Tensor[]",), Recorded("split"))
-_OP_minmax = _LIB.operator("minmax", "", {"self": "Tensor"}, ("Tensor", "Tensor"), Recorded("minmax"))
+_OP_split = _LIB.operator(
+    "split", "", {"self": "Tensor", "parts": "int"}, ("Tensor[]",), Recorded("split")
+)
+_OP_minmax = _LIB.operator(
+    "minmax", "", {"self": "Tensor"}, ("Tensor", "Tensor"), Recorded("minmax")
+)
 _OP_stack = _LIB.operator("stack", "", {"tensors": "Tensor[]"}, ("Tensor",), Recorded("stack"))
 _OP_fail = _LIB.operator("fail", "", {"self": "Tensor"}, ("Tensor",), Recorded("fail"))
 _OP_twice = _LIB.operator("twice", "", {"self": "Tensor"}, ("Tensor",), Recorded("twice"))
@@ -85,7 +95,11 @@ _OP_ones_out = _LIB.operator(
     "out",
     {"n": "int[1]", "out": "Tensor"},
     ("Tensor",),
-    Recorded("ones", outputs=("out",), out_of_place=Recorded("ones", inputs=("n", Option("out", "out", "dtype")))),
+    Recorded(
+        "ones",
+        outputs=("out",),
+        out_of_place=Recorded("ones", inputs=("n", Option("out", "out", "dtype"))),
+    ),
 )
 
 
@@ -105,4 +119,6 @@ def _of(operator: Any) -> Any:
 
 
 add_, split, minmax, stack, fail = map(_of, (_OP_add_, _OP_split, _OP_minmax, _OP_stack, _OP_fail))
-twice, composite, missing, fill_, ones_out = map(_of, (_OP_twice, _OP_composite, _OP_missing, _OP_fill_, _OP_ones_out))
+twice, composite, missing, fill_, ones_out = map(
+    _of, (_OP_twice, _OP_composite, _OP_missing, _OP_fill_, _OP_ones_out)
+)

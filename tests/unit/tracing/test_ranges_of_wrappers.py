@@ -33,7 +33,9 @@ pytestmark = pytest.mark.usefixtures("nobody_watches")
 
 
 @contextmanager
-def observed(callback: RecordFunctionCallback, add: Callable[[RecordFunctionCallback], int]) -> Iterator[int]:
+def observed(
+    callback: RecordFunctionCallback, add: Callable[[RecordFunctionCallback], int]
+) -> Iterator[int]:
     handle = add(callback)
     try:
         yield handle
@@ -66,8 +68,12 @@ class Refusing:
 
 
 @pytest.mark.parametrize("args", [(), (A,), (A, Refusing()), ([A, A], 2.0, None)])
-@pytest.mark.parametrize("error", [None, ValueError("no such array"), KeyboardInterrupt(), StopIteration()])
-def test_a_range_is_recorded_alike_with_and_without_a_callback(args: tuple[Any, ...], error: BaseException | None) -> None:
+@pytest.mark.parametrize(
+    "error", [None, ValueError("no such array"), KeyboardInterrupt(), StopIteration()]
+)
+def test_a_range_is_recorded_alike_with_and_without_a_callback(
+    args: tuple[Any, ...], error: BaseException | None
+) -> None:
     arguments = dict.fromkeys(("a", "b", "c")[: len(args)], "Tensor")
     library = Library("arrays", {"any": Mock(side_effect=error)})
     operator = library.operator("any", "", arguments, ("Tensor",), Recorded("any"))
@@ -75,7 +81,10 @@ def test_a_range_is_recorded_alike_with_and_without_a_callback(args: tuple[Any, 
         for add in (lambda _: 0, add_global_callback):
             with observed(RecordFunctionCallback(lambda fn: None), add), suppress(BaseException):
                 operator.observed(args, {})
-    alone, seen = [(each.name, each.scope, each.shapes, each.dtypes, each.flags, each.error) for each in prof.events()]
+    alone, seen = [
+        (each.name, each.scope, each.shapes, each.dtypes, each.flags, each.error)
+        for each in prof.events()
+    ]
     assert alone == seen
 
 
@@ -86,11 +95,22 @@ def test_scopes_that_are_not_selected_are_not_recorded() -> None:
 
 
 @pytest.mark.parametrize("add", [add_global_callback, add_thread_local_callback])
-def test_a_callback_sees_inputs_outputs_and_the_schema(add: Callable[[RecordFunctionCallback], int]) -> None:
+def test_a_callback_sees_inputs_outputs_and_the_schema(
+    add: Callable[[RecordFunctionCallback], int],
+) -> None:
     seen: list[Any] = []
 
     def start(fn: RecordFunction) -> None:
-        seen.append((fn.name(), fn.scope(), fn.operator_name(), list(fn.inputs()), fn.num_inputs(), fn.num_outputs()))
+        seen.append(
+            (
+                fn.name(),
+                fn.scope(),
+                fn.operator_name(),
+                list(fn.inputs()),
+                fn.num_inputs(),
+                fn.num_outputs(),
+            )
+        )
         seen.append(list(fn.kwinputs()))
         seen.append([(each.name, each.type) for each in fn.operator_schema().arguments])
 
@@ -112,14 +132,18 @@ def test_a_callback_sees_inputs_outputs_and_the_schema(add: Callable[[RecordFunc
 
 def test_inputs_are_collected_for_nobody_who_needs_none() -> None:
     seen: list[int] = []
-    with observed(RecordFunctionCallback(lambda fn: seen.append(len(fn.inputs()))), add_global_callback):
+    with observed(
+        RecordFunctionCallback(lambda fn: seen.append(len(fn.inputs()))), add_global_callback
+    ):
         ops.add(A, A)
     assert seen == [0]
 
 
 def test_a_callback_that_is_disabled_or_of_another_scope_sees_nothing() -> None:
     names: list[str] = []
-    with observed(RecordFunctionCallback(lambda fn: names.append(fn.name())), add_global_callback) as handle:
+    with observed(
+        RecordFunctionCallback(lambda fn: names.append(fn.name())), add_global_callback
+    ) as handle:
         with DisableRecordFunctionGuard():
             ops.add(A, A)
         disable_callback(handle)
@@ -127,7 +151,9 @@ def test_a_callback_that_is_disabled_or_of_another_scope_sees_nothing() -> None:
         ops.add(A, A)
         reenable_callback(handle)
         ops.minmax(A)
-    other = RecordFunctionCallback(lambda fn: names.append(fn.name())).scopes({RecordScope.USER_SCOPE})
+    other = RecordFunctionCallback(lambda fn: names.append(fn.name())).scopes(
+        {RecordScope.USER_SCOPE}
+    )
     with observed(other, add_global_callback):
         ops.add(A, A)
     assert names == ["arrays::minmax"]

@@ -59,7 +59,13 @@ def test_nodes_with_inputs_outputs_and_their_lines() -> None:
 
 def test_lists_are_made_and_unpacked() -> None:
     graph = trace(lambda x: ops.stack(ops.split(x, 2)), A)
-    assert graph.kinds() == ["prim::Constant", "arrays::split", "prim::ListUnpack", "prim::ListConstruct", "arrays::stack"]
+    assert graph.kinds() == [
+        "prim::Constant",
+        "arrays::split",
+        "prim::ListUnpack",
+        "prim::ListConstruct",
+        "arrays::stack",
+    ]
     unpack, made = graph.nodes[2], graph.nodes[3]
     assert list(unpack.outputs) == list(made.inputs)
 
@@ -110,7 +116,9 @@ def test_sharing_data_with_what_is_written_is_told() -> None:
         return ops.add_(x, B)
 
     base = A.copy()
-    with pytest.warns(TracerWarning, match="1 other tensors share the data that arrays::add_ writes"):
+    with pytest.warns(
+        TracerWarning, match="1 other tensors share the data that arrays::add_ writes"
+    ):
         trace(model, base, base[:2], force_outplace=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -250,7 +258,9 @@ def test_calls_of_callbacks_are_not_the_programs() -> None:
 
 def called(target: Any, *returns: str) -> Any:
     """A wrapper of this function."""
-    operator = Library("lib", {"f": target}).operator("f", "", {"self": "Tensor"}, returns, Recorded("f"))
+    operator = Library("lib", {"f": target}).operator(
+        "f", "", {"self": "Tensor"}, returns, Recorded("f")
+    )
     return lambda *args: operator.observed(args, {})
 
 
@@ -271,10 +281,15 @@ class InClass:
 REGISTRY = {"neg": np.negative, "lib::neg.other": np.positive, "lambda": np.negative}
 
 
-@pytest.mark.parametrize("where", [REGISTRY, InClass, f"{__name__}:REGISTRY", f"{__name__}:InClass"])
+@pytest.mark.parametrize(
+    "where", [REGISTRY, InClass, f"{__name__}:REGISTRY", f"{__name__}:InClass"]
+)
 def test_where_operators_are_found(where: Any) -> None:
     library = Library("lib", where)
-    targets = [library.operator("neg", overload, {"self": "Tensor"}, ("Tensor",)).target for overload in ("", "other")]
+    targets = [
+        library.operator("neg", overload, {"self": "Tensor"}, ("Tensor",)).target
+        for overload in ("", "other")
+    ]
     assert targets == [np.negative, np.positive]
     assert library.operator("lambda", "", {"self": "Tensor"}, ("Tensor",)).target is np.negative
 

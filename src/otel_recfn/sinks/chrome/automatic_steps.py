@@ -73,14 +73,20 @@ class AutomaticSteps:
     def add(self, batch: Batch) -> list[StepSlice]:
         """Add a batch. Returns the steps that have ended."""
         over = list[StepSlice]()
-        is_slice = (batch.kind == RowKind.RANGE) & ((batch.flags & OVERLAPPING) == 0) & (batch.thread == batch.end_thread)
+        is_slice = (
+            (batch.kind == RowKind.RANGE)
+            & ((batch.flags & OVERLAPPING) == 0)
+            & (batch.thread == batch.end_thread)
+        )
         rows = np.flatnonzero(is_slice & (batch.parent == 0))
         optimizers = is_in(batch.name, _named(batch, OPTIMIZER_STEP))
         stepped = distinct(np.concatenate((self._stepped, batch.root[optimizers])))
         for index in distinct(batch.thread[rows]).tolist():
             track = batch.tracks[index]
             thread = self._threads.pop(track.number, None) or _Thread(track)
-            self._threads[track.number] = _after_rows(thread, batch, rows[batch.thread[rows] == index], stepped, over)
+            self._threads[track.number] = _after_rows(
+                thread, batch, rows[batch.thread[rows] == index], stepped, over
+            )
         self._threads = dict(list(self._threads.items())[-MOST_THREADS:])
         self._stepped = stepped[~is_in(stepped, batch.event_id)]
         return over
@@ -90,13 +96,17 @@ class AutomaticSteps:
         return [thread.step(longer=True) for thread in self._threads.values() if thread.has_stepped]
 
 
-def _after_rows(thread: _Thread, batch: Batch, rows: NDArray[np.int64], roots: Ids, over: list[StepSlice]) -> _Thread:
+def _after_rows(
+    thread: _Thread, batch: Batch, rows: NDArray[np.int64], roots: Ids, over: list[StepSlice]
+) -> _Thread:
     """A thread after more of its top-level ranges, in the order of their ends. In ``roots`` an optimizer has stepped.
 
     A range around the one before it, with a span of the program's in between, counts only if the program marks a step by it.
     """
     around = batch.start_ns[rows] < _shifted(thread.seen_ns, batch.end_ns[rows])
-    marked = (batch.source[rows] == EventSource.STEP) | is_in(batch.name[rows], _named(batch, f"{STEP_NAME}#"))
+    marked = (batch.source[rows] == EventSource.STEP) | is_in(
+        batch.name[rows], _named(batch, f"{STEP_NAME}#")
+    )
     seen_ns, chosen = int(batch.end_ns[rows[-1]]), marked | ~around
     rows, around, marked = rows[chosen], around[chosen], marked[chosen]
     if not len(rows):
@@ -109,9 +119,15 @@ def _after_rows(thread: _Thread, batch: Batch, rows: NDArray[np.int64], roots: I
     begins[0] |= batch.contexts[context[0]] != thread.context
     for first, last in pairwise([*sorted({0, *np.flatnonzero(begins).tolist()}), len(rows)]):
         if begins[first]:
-            current, start_ns, number = batch.contexts[context[first]], int(starts[first]), thread.number
+            current, start_ns, number = (
+                batch.contexts[context[first]],
+                int(starts[first]),
+                thread.number,
+            )
             if thread.has_stepped and not around[first]:
-                over.append(thread.step(longer=current == thread.context and start_ns > thread.end_ns))
+                over.append(
+                    thread.step(longer=current == thread.context and start_ns > thread.end_ns)
+                )
                 number += 1
             thread = _Thread(thread.track, number, start_ns, context=current)
         has_stepped = thread.has_stepped or bool(stepped[first:last].any())

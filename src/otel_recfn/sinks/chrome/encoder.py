@@ -44,12 +44,19 @@ def encode_spans(slices: Sequence[SpanSlice], pid: int, base_ns: int) -> bytes:
 
 def encode_steps(steps: Sequence[StepSlice], pid: int, base_ns: int) -> bytes:
     """The bytes of slices of training steps, as torch.profiler's."""
-    return "".join([_annotation(each, {"recfn.step.number": each.number}, pid, base_ns) for each in steps]).encode()
+    return "".join(
+        [_annotation(each, {"recfn.step.number": each.number}, pid, base_ns) for each in steps]
+    ).encode()
 
 
-def _annotation(each: SpanSlice | StepSlice, args: dict[str, Any], pid: int, base_ns: int, async_id: str = "") -> str:
+def _annotation(
+    each: SpanSlice | StepSlice, args: dict[str, Any], pid: int, base_ns: int, async_id: str = ""
+) -> str:
     """A slice; with an id, an asynchronous event."""
-    start, duration = microseconds(each.start_ns - base_ns), microseconds(each.end_ns - each.start_ns)
+    start, duration = (
+        microseconds(each.start_ns - base_ns),
+        microseconds(each.end_ns - each.start_ns),
+    )
     common = f'"pid":{pid},"tid":{trace_tid(each.track)},"cat":"user_annotation","name":{json_value(each.name)}'
     if not async_id:
         return f',\n{{"ph":"X",{common},"ts":{start},"dur":{duration},"args":{json_value(args)}}}'
@@ -80,5 +87,7 @@ def encode_memory(batch: Batch, totals: dict[str, int], pid: int, base_ns: int) 
         totals[device] = int(sums[-1])
         head = f'"ph":"C","pid":{pid},"name":{json_value(f"memory {device}")}'
         for time_ns, value in zip(batch.start_ns[own].tolist(), sums.tolist(), strict=True):
-            events.append(f',\n{{{head},"ts":{microseconds(time_ns - base_ns)},"args":{{"bytes":{value}}}}}')
+            events.append(
+                f',\n{{{head},"ts":{microseconds(time_ns - base_ns)},"args":{{"bytes":{value}}}}}'
+            )
     return "".join(events).encode()

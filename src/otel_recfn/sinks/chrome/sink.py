@@ -48,7 +48,9 @@ class ChromeTraceSink(Sink):
 
     def start(self) -> None:
         """Start the thread, which the first batch does otherwise."""
-        with contextlib.suppress(RuntimeError):  # no thread can be started: the first batch tries again, and logs it
+        with contextlib.suppress(
+            RuntimeError
+        ):  # no thread can be started: the first batch tries again, and logs it
             self._thread.start()
 
     def write(self, batch: Batch) -> None:
@@ -116,7 +118,9 @@ class ChromeTraceSink(Sink):
         except NO_MEMORY:
             if not self._logged_memory:
                 self._logged_memory = True
-                log.exception("there was no memory to write a Chrome trace; what it misses is counted as dropped")
+                log.exception(
+                    "there was no memory to write a Chrome trace; what it misses is counted as dropped"
+                )
 
     def _write(self, batch: Batch) -> None:
         try:
@@ -134,7 +138,10 @@ class ChromeTraceSink(Sink):
 
     def counters(self) -> Mapping[str, int]:
         """The counts of what couldn't be written, and of what never reached the writer."""
-        left, errors = 0 if self._queue.is_open else self._rows_left(), self._writer.failed + self._unwritten
+        left, errors = (
+            0 if self._queue.is_open else self._rows_left(),
+            self._writer.failed + self._unwritten,
+        )
         return {
             "dropped.queue_full": self._dropped,
             "dropped.shutdown": left if self._error is None else 0,
@@ -157,4 +164,9 @@ class ChromeTraceSink(Sink):
 
 def _rows(batch: Batch) -> int:
     """The size of a batch in rows."""
-    return ROWS_OF_A_BATCH + len(batch) + len(batch.opened) + (len(batch.long_open) if batch.long_open is not None else 0)
+    return (
+        ROWS_OF_A_BATCH
+        + len(batch)
+        + len(batch.opened)
+        + (len(batch.long_open) if batch.long_open is not None else 0)
+    )

@@ -66,7 +66,13 @@ class _Rows(NamedTuple):
 
     def and_then(self, more: _Rows) -> _Rows:
         start_ns, end_ns = min(self.start_ns, more.start_ns), max(self.end_ns, more.end_ns)
-        return _Rows(start_ns, end_ns, min(self.first, more.first), max(self.last, more.last), self.number + more.number)
+        return _Rows(
+            start_ns,
+            end_ns,
+            min(self.first, more.first),
+            max(self.last, more.last),
+            self.number + more.number,
+        )
 
     def end_before(self, run: _Run | None) -> int:
         """A nanosecond after the last row, if the run shows that nothing else is there: readers take the first in the file of
@@ -90,7 +96,9 @@ class SpanSlices:
         threads: the threads with open stretches, by number.
     """
 
-    def __init__(self, find: FindSpan, threads: dict[int, tuple[Track, Stretches]] | None = None) -> None:
+    def __init__(
+        self, find: FindSpan, threads: dict[int, tuple[Track, Stretches]] | None = None
+    ) -> None:
         self._find, self._threads = find, threads or {}
 
     def after(self, batch: Batch) -> tuple[SpanSlices, list[SpanSlice]]:
@@ -103,36 +111,55 @@ class SpanSlices:
                 kept += 1
             over += self._slices(run.track, stretches[kept:], run)
             goes_on = [(key, rows.and_then(run.rows)) for key, rows in stretches[:kept]]
-            threads[run.track.number] = run.track, (*goes_on, *[(key, run.rows) for key in keys[kept:]])
+            threads[run.track.number] = (
+                run.track,
+                (*goes_on, *[(key, run.rows) for key in keys[kept:]]),
+            )
         while len(threads) > MOST_THREADS:  # the one that did nothing for longest
             over += self._slices(*threads.pop(next(iter(threads))), None)
         return SpanSlices(self._find, threads), over
 
     def open(self) -> list[SpanSlice]:
         """The slices that are not over, as they are so far."""
-        return [one for track, stretches in self._threads.values() for one in self._slices(track, stretches, None)]
+        return [
+            one
+            for track, stretches in self._threads.values()
+            for one in self._slices(track, stretches, None)
+        ]
 
     def _slices(self, track: Track, stretches: Stretches, run: _Run | None) -> list[SpanSlice]:
         """The slices of stretches, which the run, if there is one, has ended."""
         found = []
         for key, rows in stretches:
             span, nests = self._find(*key), rows.last - rows.first + 1 == rows.number
-            name, parent_id = getattr(span, "name", None), getattr(getattr(span, "parent", None), "span_id", 0)
+            name, parent_id = (
+                getattr(span, "name", None),
+                getattr(getattr(span, "parent", None), "span_id", 0),
+            )
             name = name if isinstance(name, str) and name else f"span {key[1]:016x}"
-            found.append(SpanSlice(key, parent_id, name, track, rows.start_ns, rows.end_before(run), nests))
+            found.append(
+                SpanSlice(key, parent_id, name, track, rows.start_ns, rows.end_before(run), nests)
+            )
         return found
 
     def _chain(self, stretches: Stretches, run: _Run) -> list[Key]:
         """The spans around a run, outermost first."""
         chain, parent = ([run.key], self._parent(run.key)) if run.key[1] else ([], None)
-        while parent is not None and len(chain) < MOST_DEPTH and parent not in chain and self._find(*parent) is not None:
+        while (
+            parent is not None
+            and len(chain) < MOST_DEPTH
+            and parent not in chain
+            and self._find(*parent) is not None
+        ):
             chain.insert(0, parent)
             parent = self._parent(parent)
         if parent is None or parent in chain:
             return chain
         # The parent may be a range of ours, in the span that is open here.
         open_here = [key for key, _ in stretches if key[0] == run.key[0] and key not in chain]
-        return [*[key for key in open_here if self._is_current(key, run.rows.start_ns)], *chain][-MOST_DEPTH:]
+        return [*[key for key in open_here if self._is_current(key, run.rows.start_ns)], *chain][
+            -MOST_DEPTH:
+        ]
 
     def _parent(self, key: Key) -> Key | None:
         parent = getattr(self._find(*key), "parent", None)
@@ -166,5 +193,9 @@ def _runs(batch: Batch) -> list[_Run]:
     found: list[_Run] = []
     for begin, *values in zip(begins.tolist(), *[each.tolist() for each in of_runs], strict=True):
         ref, first_row = batch.contexts[context[begin]], (int(ordinals[begin]), int(ends[begin]))
-        found.append(_Run(batch.tracks[thread[begin]], (ref.trace_id, ref.span_id), first_row, _Rows(*values)))
+        found.append(
+            _Run(
+                batch.tracks[thread[begin]], (ref.trace_id, ref.span_id), first_row, _Rows(*values)
+            )
+        )
     return found

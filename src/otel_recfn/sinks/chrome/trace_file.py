@@ -82,7 +82,11 @@ class ChromeTraceFile:
 
     def append(self, batch: Batch) -> None:
         """Add the batch's events. After an error, call ``take_back``."""
-        self._open = _still_open(self._open, batch) if batch.long_open is None else _outermost(batch.long_open)
+        self._open = (
+            _still_open(self._open, batch)
+            if batch.long_open is None
+            else _outermost(batch.long_open)
+        )
         self._slices, over = self._slices.after(batch)
         numbered, ended = with_node_numbers(batch, self._nodes), self._steps.add(batch)
         counted = encode_memory(batch, self._memory_totals, self._pid, self._base_ns)
@@ -91,12 +95,24 @@ class ChromeTraceFile:
         at_once = min(max(ROWS_AT_ONCE, len(rows) // 16), MOST_ROWS_AT_ONCE)
         for first in range(0, len(rows), at_once):
             chosen = rows[first : first + at_once]
-            self._put_encoded(_native.encode_chrome_events(numbered, chosen, self._pid, self._base_ns, self._memory))
+            self._put_encoded(
+                _native.encode_chrome_events(
+                    numbered, chosen, self._pid, self._base_ns, self._memory
+                )
+            )
         tids = np.array([trace_tid(thread) for thread in batch.tracks], np.uint64)
         arrows = _arrows(batch, tids, find_links(self._links, batch, tids))
-        self._put_encoded(_native.encode_chrome_flows(*arrows, self._flows + 1, self._pid, self._base_ns, self._memory))
+        self._put_encoded(
+            _native.encode_chrome_flows(
+                *arrows, self._flows + 1, self._pid, self._base_ns, self._memory
+            )
+        )
         self._flows += len(arrows[0])
-        self._put(encode_spans(over, self._pid, self._base_ns) + encode_steps(ended, self._pid, self._base_ns) + counted)
+        self._put(
+            encode_spans(over, self._pid, self._base_ns)
+            + encode_steps(ended, self._pid, self._base_ns)
+            + counted
+        )
 
     def show(self) -> None:
         """Show all that was appended in the file."""
@@ -140,8 +156,12 @@ class ChromeTraceFile:
         if self._open is not None and len(self._open):
             slices, over = slices.after(self._open)
             rows = _in_order_of_begins(self._open)
-            size = _native.encode_chrome_events(self._open, rows, self._pid, self._base_ns, self._memory)
-            events += self._thread_events(self._open, dict(self._thread_names)) + self._memory[:size]
+            size = _native.encode_chrome_events(
+                self._open, rows, self._pid, self._base_ns, self._memory
+            )
+            events += (
+                self._thread_events(self._open, dict(self._thread_names)) + self._memory[:size]
+            )
         return events + encode_spans([*over, *slices.open()], self._pid, self._base_ns)
 
     def _thread_events(self, batch: Batch, known: dict[int, str]) -> bytes:
@@ -156,13 +176,21 @@ class ChromeTraceFile:
             if known.get(tid) != name:
                 known[tid] = name
                 events.append(_metadata_event("thread_name", self._pid, tid, {"name": name}))
-                events.append(_metadata_event("thread_sort_index", self._pid, tid, {"sort_index": thread.number}))
+                events.append(
+                    _metadata_event(
+                        "thread_sort_index", self._pid, tid, {"sort_index": thread.number}
+                    )
+                )
         return "".join([f",\n{event}" for event in events]).encode()
 
 
 def _header(base_ns: int) -> bytes:
     """The beginning of the object, up to its events."""
-    distributed = {"backend": "", "rank": number_of(RANK) or 0, "world_size": number_of(WORLD_SIZE) or 1}
+    distributed = {
+        "backend": "",
+        "rank": number_of(RANK) or 0,
+        "world_size": number_of(WORLD_SIZE) or 1,
+    }
     fields = {
         "schemaVersion": 1,
         "deviceProperties": [],
@@ -214,6 +242,13 @@ Arrows = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArra
 def _arrows(batch: Batch, tids: NDArray[np.uint64], links: Links) -> Arrows:
     """The thread and start of the forward and of the backward slice of each arrow."""
     rows = links.row
-    is_slice = ((batch.flags[rows] & OVERLAPPING) == 0) & (batch.thread[rows] == batch.end_thread[rows])
+    is_slice = ((batch.flags[rows] & OVERLAPPING) == 0) & (
+        batch.thread[rows] == batch.end_thread[rows]
+    )
     rows = rows[is_slice]
-    return links.number[is_slice], links.start_ns[is_slice], np.take(tids, batch.thread[rows]), batch.start_ns[rows]
+    return (
+        links.number[is_slice],
+        links.start_ns[is_slice],
+        np.take(tids, batch.thread[rows]),
+        batch.start_ns[rows],
+    )

@@ -47,10 +47,14 @@ class TraceWriter:
         SettingError: the suffix is another one, or the file can't be written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, create_now: bool = True, of_process: bool = False) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, create_now: bool = True, of_process: bool = False
+    ) -> None:
         self._suffix = _checked_suffix(Path(path))
         try:
-            self._asked_path = Path(path).absolute()  # so that a child that changes its directory writes beside its parent
+            self._asked_path = Path(
+                path
+            ).absolute()  # so that a child that changes its directory writes beside its parent
         except OSError as error:
             text = f"chrome_trace={str(path)!r}: the working directory was removed; give an absolute path"
             raise SettingError(text) from error
@@ -82,7 +86,11 @@ class TraceWriter:
             if not (isinstance(error, OSError) and error.errno in PASSING):
                 raise  # the session counts what a sink that it removes misses, this batch included
             if not self._is_failing:
-                log.warning("%s: %s; events are missing there, and counted, until that has passed", self.path, repr(error))
+                log.warning(
+                    "%s: %s; events are missing there, and counted, until that has passed",
+                    self.path,
+                    repr(error),
+                )
             self._is_failing = True
             self.failed += len(batch)
         else:
@@ -121,15 +129,26 @@ class TraceWriter:
         for path in chain((self.path,), self._paths_beside()):
             try:
                 file = ChromeTraceFile(path)
-            except FileInUseError:  # another process writes it; in another container it may even have the same pid
+            except (
+                FileInUseError
+            ):  # another process writes it; in another container it may even have the same pid
                 continue
             if path != self.path:
-                log.warning("%s is being written already; process %d writes %s", self.path, os.getpid(), path)
+                log.warning(
+                    "%s is being written already; process %d writes %s",
+                    self.path,
+                    os.getpid(),
+                    path,
+                )
             elif path != self._asked_path:
                 log.log(level, "of %s, process %d writes %s", self._asked_path, os.getpid(), path)
             self.path = path
             return file
-        raise FileInUseError(errno.EBUSY, "it is being written already, as are the names beside it", str(self._asked_path))
+        raise FileInUseError(
+            errno.EBUSY,
+            "it is being written already, as are the names beside it",
+            str(self._asked_path),
+        )
 
     def _paths_beside(self) -> Iterator[Path]:
         """The names that this process may use while its own is being written."""
@@ -140,7 +159,9 @@ class TraceWriter:
             yield self._name_with(f"{beside}-{number}")
 
     def _name_with(self, added: str) -> Path:
-        return self._asked_path.with_name(f"{self._asked_path.name.removesuffix(self._suffix)}{added}{self._suffix}")
+        return self._asked_path.with_name(
+            f"{self._asked_path.name.removesuffix(self._suffix)}{added}{self._suffix}"
+        )
 
 
 def export(batches: Iterable[Batch], path: str | os.PathLike[str]) -> None:
@@ -170,7 +191,9 @@ def _checked_suffix(path: Path) -> str:
         if path.name.endswith(suffix) and path.name != suffix:
             return suffix
     name = path.stem.lstrip(".") or "trace"
-    raise SettingError(f"chrome_trace={str(path)!r} is no name that ends in .json or .json.gz; name it {name}.json.gz")
+    raise SettingError(
+        f"chrome_trace={str(path)!r} is no name that ends in .json or .json.gz; name it {name}.json.gz"
+    )
 
 
 def _cannot_write(path: Path, error: OSError) -> str:

@@ -37,7 +37,28 @@ from otel_recfn.support.forks import ForkSafeLock, Order, around_forks, at_work_
 from otel_recfn.version import __version__
 
 DURATION = "recfn.operation.duration"
-BOUNDS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 10.0)
+BOUNDS = (
+    1e-6,
+    2e-6,
+    5e-6,
+    1e-5,
+    2e-5,
+    5e-5,
+    1e-4,
+    2e-4,
+    5e-4,
+    1e-3,
+    2e-3,
+    5e-3,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    10.0,
+)
 """The bounds of buckets in seconds, unless a view has others."""
 
 _PROXY: Any = getattr(getattr(metrics, "_internal", None), "_ProxyMeterProvider", NoOpMeterProvider)
@@ -71,7 +92,9 @@ def _waiting(report: Report) -> dict[str, int]:
 
 
 COUNTERS = (
-    Counter("recfn.ranges", "What became of ranges, and of added spans.", "recfn.outcome", _outcomes),
+    Counter(
+        "recfn.ranges", "What became of ranges, and of added spans.", "recfn.outcome", _outcomes
+    ),
     Counter("recfn.lost", "What was lost, by the counter that says so.", "recfn.reason", losses),
 )
 QUEUE = Counter("recfn.queue.size", "What exporters haven't taken yet.", "recfn.queue", _waiting)
@@ -97,7 +120,11 @@ class _CaptureCounters:
 
 
 def _values(report: Report, *instruments: Counter) -> Values:
-    return {(each.name, value): count for each in instruments for value, count in each.values(report).items()}
+    return {
+        (each.name, value): count
+        for each in instruments
+        for value, count in each.values(report).items()
+    }
 
 
 class Instruments:
@@ -112,10 +139,16 @@ class Instruments:
         self._changed = False
         """Whether the SDK is not one that we know: then nobody takes durations any more."""
         description = "How long operators and ranges took."
-        self._histogram = meter.create_histogram(DURATION, "s", description, explicit_bucket_boundaries_advisory=BOUNDS)
+        self._histogram = meter.create_histogram(
+            DURATION, "s", description, explicit_bucket_boundaries_advisory=BOUNDS
+        )
         for each in COUNTERS:
-            meter.create_observable_counter(each.name, [partial(self._observe, each)], "{range}", each.description)
-        meter.create_observable_up_down_counter(QUEUE.name, [partial(self._observe, QUEUE)], "{range}", QUEUE.description)
+            meter.create_observable_counter(
+                each.name, [partial(self._observe, each)], "{range}", each.description
+            )
+        meter.create_observable_up_down_counter(
+            QUEUE.name, [partial(self._observe, QUEUE)], "{range}", QUEUE.description
+        )
         around_forks(Order.RECORDER, in_child=self.after_fork_in_child)
 
     def streams(self) -> SdkStreams | None:
@@ -171,9 +204,15 @@ class Instruments:
 
     def _add_to_streams(self, taken: CollectedSums) -> None:
         try:
-            taken.streams.add(taken.sums, {number: _attributes(taken.series[number]) for number in taken.sums.filled()})
+            taken.streams.add(
+                taken.sums,
+                {number: _attributes(taken.series[number]) for number in taken.sums.filled()},
+            )
         except MemoryError:
-            _log.warning("otel-recfn: there was no memory to hand on durations; the histogram %s lacks some", DURATION)
+            _log.warning(
+                "otel-recfn: there was no memory to hand on durations; the histogram %s lacks some",
+                DURATION,
+            )
         except Exception as error:  # it failed in the middle: which sums arrived can't be known
             self._log_change(error)
 

@@ -30,7 +30,15 @@ from typing import Any, NamedTuple
 
 from opentelemetry.context import Context
 
-from otel_recfn.sinks.metrics.sums import SECOND_NS, Bounds, DurationSums, Numbers, Series, SumColumn, least_above
+from otel_recfn.sinks.metrics.sums import (
+    SECOND_NS,
+    Bounds,
+    DurationSums,
+    Numbers,
+    Series,
+    SumColumn,
+    least_above,
+)
 
 Attributes = Mapping[str, str | bool]
 OVERFLOW_ATTRIBUTES: Attributes = {"otel.metric.overflow": True}
@@ -39,7 +47,9 @@ POWER_SCALE = 4
 """The scale of exponential histograms: 16 buckets for each doubling, each 4.4 % wide."""
 _LOWEST_POWER, _HIGHEST_POWER = -30 << POWER_SCALE, 33 << POWER_SCALE
 """The range of powers: from 1 ns, which is above 2**-30 s, to 272 years."""
-POWERS: Bounds = tuple(2.0 ** (power / (1 << POWER_SCALE)) for power in range(_LOWEST_POWER, _HIGHEST_POWER + 1))
+POWERS: Bounds = tuple(
+    2.0 ** (power / (1 << POWER_SCALE)) for power in range(_LOWEST_POWER, _HIGHEST_POWER + 1)
+)
 
 _SDK = "opentelemetry.sdk.metrics._internal"
 _NO_DELTA = None
@@ -87,12 +97,21 @@ class SdkStreams:
             self._measurement = sys.modules[f"{_SDK}.measurement"].Measurement
             self._storages = histogram._measurement_consumer._reader_storages
             self._seen = dict(self._storages)
-            found = [storage._get_or_init_view_instrument_match(histogram) for storage in self._seen.values()]
-            streams = [_Stream(match, kind := _kind(match), _bounds(match, kind)) for matches in found for match in matches]
+            found = [
+                storage._get_or_init_view_instrument_match(histogram)
+                for storage in self._seen.values()
+            ]
+            streams = [
+                _Stream(match, kind := _kind(match), _bounds(match, kind))
+                for matches in found
+                for match in matches
+            ]
         except (AttributeError, KeyError) as error:
             raise ChangedSdkError(str(error)) from error
         self._streams = [stream for stream in streams if stream.kind != _DROP]
-        self._bounds = list(dict.fromkeys(stream.bounds for stream in self._streams if stream.bounds is not None))
+        self._bounds = list(
+            dict.fromkeys(stream.bounds for stream in self._streams if stream.bounds is not None)
+        )
         self.least_ns = [least_above(bounds) for bounds in self._bounds]
 
     @property
@@ -116,13 +135,17 @@ class SdkStreams:
         for stream in self._streams:
             self._add_to(stream, sums, series)
 
-    def _add_to(self, stream: _Stream, sums: DurationSums, series: Mapping[int, Attributes]) -> None:
+    def _add_to(
+        self, stream: _Stream, sums: DurationSums, series: Mapping[int, Attributes]
+    ) -> None:
         now, keys = time.time_ns(), stream.match._view._attribute_keys
         for number, attributes in series.items():
             last = int(sums.series[number, SumColumn.LAST]) / SECOND_NS
             measured = self._measurement(last, now, self._histogram, Context(), dict(attributes))
             stream.match.consume_measurement(measured, False)
-        made = {_key(each._attributes): each for each in stream.match._attributes_aggregation.values()}
+        made = {
+            _key(each._attributes): each for each in stream.match._attributes_aggregation.values()
+        }
         for number, attributes in series.items():
             seen = {key: value for key, value in attributes.items() if keys is None or key in keys}
             aggregation = made.get(_key(seen)) or made.get(_key(OVERFLOW_ATTRIBUTES))
@@ -133,7 +156,10 @@ class SdkStreams:
 
     def _add_rest(self, stream: _Stream, aggregation: Any, sums: DurationSums, number: int) -> None:
         """Add the rest of a series, whose last duration has gone the SDK's way. A last value keeps only that one."""
-        rest_s = int(sums.series[number, SumColumn.TOTAL] - sums.series[number, SumColumn.LAST]) / SECOND_NS
+        rest_s = (
+            int(sums.series[number, SumColumn.TOTAL] - sums.series[number, SumColumn.LAST])
+            / SECOND_NS
+        )
         if stream.kind == _SUM:
             aggregation._value += rest_s
         if stream.bounds is None:
@@ -142,22 +168,35 @@ class SdkStreams:
         if stream.kind == _POWERS:
             _add_powers(aggregation, counts)
         else:
-            aggregation._value = [had + more for had, more in zip(aggregation._value, counts.tolist(), strict=True)]
+            aggregation._value = [
+                had + more for had, more in zip(aggregation._value, counts.tolist(), strict=True)
+            ]
         aggregation._sum += rest_s
         if getattr(aggregation, "_record_min_max", True):
-            aggregation._min = min(aggregation._min, int(sums.series[number, SumColumn.LEAST]) / SECOND_NS)
-            aggregation._max = max(aggregation._max, int(sums.series[number, SumColumn.MOST]) / SECOND_NS)
+            aggregation._min = min(
+                aggregation._min, int(sums.series[number, SumColumn.LEAST]) / SECOND_NS
+            )
+            aggregation._max = max(
+                aggregation._max, int(sums.series[number, SumColumn.MOST]) / SECOND_NS
+            )
 
     def _rest_of_counts(self, bounds: Bounds, sums: DurationSums, number: int) -> Numbers:
         which = self._bounds.index(bounds)
         counts: Numbers = sums.buckets[which][number].copy()
-        counts[int(sums.least_ns[which].searchsorted(sums.series[number, SumColumn.LAST], side="right"))] -= 1
+        counts[
+            int(
+                sums.least_ns[which].searchsorted(sums.series[number, SumColumn.LAST], side="right")
+            )
+        ] -= 1
         return counts
 
 
 def _kind(match: Any) -> str:
     of_sdk = type(match._aggregation)
-    if of_sdk.__name__ not in (_EXPLICIT, _POWERS, _SUM, _LAST_VALUE, _DROP) or of_sdk.__module__ != f"{_SDK}.aggregation":
+    if (
+        of_sdk.__name__ not in (_EXPLICIT, _POWERS, _SUM, _LAST_VALUE, _DROP)
+        or of_sdk.__module__ != f"{_SDK}.aggregation"
+    ):
         raise ChangedSdkError(f"an unknown aggregation {of_sdk.__module__}.{of_sdk.__name__}")
     return of_sdk.__name__
 
@@ -179,12 +218,18 @@ def _add_powers(aggregation: Any, counts: Numbers) -> None:
     filled = counts[1:].nonzero()[0].tolist()
     if filled:
         held = aggregation._value_positive
-        ours = _buckets(type(held), filled[0] + _LOWEST_POWER, counts[1 + filled[0] : 2 + filled[-1]].tolist())
+        ours = _buckets(
+            type(held), filled[0] + _LOWEST_POWER, counts[1 + filled[0] : 2 + filled[-1]].tolist()
+        )
         target = _common_scale(aggregation, held, ours)
-        aggregation._downscale(aggregation._mapping.scale - target, held, aggregation._value_negative)
+        aggregation._downscale(
+            aggregation._mapping.scale - target, held, aggregation._value_negative
+        )
         aggregation._mapping, aggregation._scale = aggregation._new_mapping(target), target
         if not len(held):
-            held.index_start = held.index_end = held.index_base = ours.index_start >> (POWER_SCALE - target)
+            held.index_start = held.index_end = held.index_base = ours.index_start >> (
+                POWER_SCALE - target
+            )
         aggregation._merge(held, ours, POWER_SCALE, target, _NO_DELTA)
 
 

@@ -58,7 +58,9 @@ class MetricsSink(Sink):
         with self._lock:
             numbers = self._series.numbers_of(batch)
             if not self._untaken or self._untaken[-1].streams is not streams:
-                self._untaken.append(CollectedSums(streams, DurationSums(streams.least_ns), self._series.series))
+                self._untaken.append(
+                    CollectedSums(streams, DurationSums(streams.least_ns), self._series.series)
+                )
             sums = self._untaken[-1].sums
             sums.make_room(len(self._series.series))
             sums.add(batch, numbers)

@@ -107,20 +107,26 @@ class DurationSums:
     def __init__(self, least_ns: list[Numbers], capacity: int = MIN_CAPACITY) -> None:
         self.least_ns = least_ns
         self.series: Numbers = np.zeros((capacity, FIELDS), np.int64)
-        self.buckets: list[Numbers] = [np.zeros((capacity, len(least) + 1), np.int64) for least in least_ns]
+        self.buckets: list[Numbers] = [
+            np.zeros((capacity, len(least) + 1), np.int64) for least in least_ns
+        ]
 
     def make_room(self, series: int) -> None:
         """Make room for so many series."""
         capacity = len(self.series)
         if series > capacity:
             more = DurationSums(self.least_ns, max(series, 2 * capacity))
-            for old, new in zip((self.series, *self.buckets), (more.series, *more.buckets), strict=True):
+            for old, new in zip(
+                (self.series, *self.buckets), (more.series, *more.buckets), strict=True
+            ):
                 new[:capacity] = old
             self.series, self.buckets = more.series, more.buckets
 
     def add(self, batch: Batch, numbers: Slots) -> None:
         """Add a batch, whose rows are of these series, all of which have room."""
-        _native.add_durations(batch, numbers, self.series, list(zip(self.least_ns, self.buckets, strict=True)))
+        _native.add_durations(
+            batch, numbers, self.series, list(zip(self.least_ns, self.buckets, strict=True))
+        )
 
     def filled(self) -> list[int]:
         """The series that have any durations."""
@@ -138,7 +144,9 @@ def _least_above(bound: float) -> int:
     if bound < 0:
         return 0
     near = int(min(bound * SECOND_NS, float(LONGEST_NS)))
-    slack = 2 + 4 * int(nextafter(float(near), float("inf")) - float(near))  # a product and a division may be off by this much
+    slack = 2 + 4 * int(
+        nextafter(float(near), float("inf")) - float(near)
+    )  # a product and a division may be off by this much
     low, high = max(0, near - slack), min(near + slack, LONGEST_NS)
     while low < high:
         middle = (low + high) // 2

@@ -28,7 +28,13 @@ from otel_recfn import _native
 from otel_recfn.errors import SettingError
 from otel_recfn.sinks.gzip_stream import GZIP_BITS, deflate
 from otel_recfn.sinks.otlp.encoding import OtlpMapper, Request, RequestBuilder, encoded, with_launch
-from otel_recfn.sinks.otlp.transports import Outcome, Transport, UnreadableExporterError, Verdict, transport_for
+from otel_recfn.sinks.otlp.transports import (
+    Outcome,
+    Transport,
+    UnreadableExporterError,
+    Verdict,
+    transport_for,
+)
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
@@ -61,10 +67,18 @@ class OtlpDelivery:
     chunk_size = 1 << 15
 
     def __init__(
-        self, transport: Transport, request_bytes: int, queue_bytes: int, provider: TracerProvider | None = None
+        self,
+        transport: Transport,
+        request_bytes: int,
+        queue_bytes: int,
+        provider: TracerProvider | None = None,
     ) -> None:
         self.provider = provider
-        self._transport, self._request_bytes, self._queue_bytes = transport, request_bytes, queue_bytes
+        self._transport, self._request_bytes, self._queue_bytes = (
+            transport,
+            request_bytes,
+            queue_bytes,
+        )
         self._sender = RequestSender(transport, queue_bytes)
         self._of: SpanTarget | None = None
         """The target whose spans these are."""
@@ -83,7 +97,9 @@ class OtlpDelivery:
             return
         self._seal()
         self._of, self._resource = target, target.resource
-        self._builder = RequestBuilder(with_launch(target.resource), target.scope, self._request_bytes)
+        self._builder = RequestBuilder(
+            with_launch(target.resource), target.scope, self._request_bytes
+        )
 
     def send(self, spans: Sequence[Any]) -> None:
         """Put spans into requests, and queue the requests that are full or old.
@@ -120,18 +136,29 @@ class OtlpDelivery:
         self._sender.end(LAST_SEND_S)
         unsent = self.counters()["dropped.shutdown"]
         if unsent:
-            _logger.warning("otel-recfn: %d spans were not sent in the time that there was at the end", unsent)
+            _logger.warning(
+                "otel-recfn: %d spans were not sent in the time that there was at the end", unsent
+            )
 
     def counters(self) -> Mapping[str, int]:
         """The counts of spans, which add up as the module's docstring says."""
         sender = self._sender
-        counted = {"exported": sender.exported, "failed": sender.failed, "dropped.queue_full": sender.queue_full}
-        return {**counted, "dropped.shutdown": self._spans - sum(counted.values()) if self._ended else 0}
+        counted = {
+            "exported": sender.exported,
+            "failed": sender.failed,
+            "dropped.queue_full": sender.queue_full,
+        }
+        return {
+            **counted,
+            "dropped.shutdown": self._spans - sum(counted.values()) if self._ended else 0,
+        }
 
     def after_fork_in_child(self) -> OtlpDelivery:
         """A delivery with connections of its own; what waits in this one belongs to the parent."""
         self._ended = True
-        return OtlpDelivery(self._transport.in_child(), self._request_bytes, self._queue_bytes, self.provider)
+        return OtlpDelivery(
+            self._transport.in_child(), self._request_bytes, self._queue_bytes, self.provider
+        )
 
     def _seal(self) -> None:
         """Queue the request that is being filled."""
@@ -152,9 +179,13 @@ def otlp_delivery(
     try:
         return OtlpDelivery(transport_for(exporter), request_bytes, queue_bytes, provider)
     except UnreadableExporterError as error:
-        _logger.warning("otel-recfn: span_exporter: %s; spans go through the provider's span processors", error)
+        _logger.warning(
+            "otel-recfn: span_exporter: %s; spans go through the provider's span processors", error
+        )
         return None
-    except Exception as error:  # an official exporter raises if the environment has what it doesn't know
+    except (
+        Exception
+    ) as error:  # an official exporter raises if the environment has what it doesn't know
         text = safe_text(error, secrets_from_environment())
         raise SettingError(f"span_exporter={safe_text(repr(exporter))}: {text}") from None
 
@@ -164,8 +195,12 @@ class RequestSender:
 
     def __init__(self, transport: Transport, queue_bytes: int) -> None:
         self._transport = transport
-        self.queue: TaskQueue[Request] = TaskQueue(queue_bytes, weigh=lambda request: len(request.body))
-        self._threads = [OwnThread(self._run, f"otel-recfn otlp {number + 1}") for number in range(CONCURRENT)]
+        self.queue: TaskQueue[Request] = TaskQueue(
+            queue_bytes, weigh=lambda request: len(request.body)
+        )
+        self._threads = [
+            OwnThread(self._run, f"otel-recfn otlp {number + 1}") for number in range(CONCURRENT)
+        ]
         self._changed = threading.Condition()
         self.failures = self._pauses = 0
         """The attempts since the last one that was answered; the pauses since then, or since the last flush."""
@@ -180,12 +215,17 @@ class RequestSender:
         """Add a request; the oldest ones are dropped if there is no room for it."""
         for thread in self._threads:
             if thread.ident is None:
-                with contextlib.suppress(RuntimeError):  # no thread can be started: the next request tries again
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # no thread can be started: the next request tries again
                     thread.start()
         dropped = self.queue.put(request)
         if dropped:
             self.queue_full += sum(each.spans for each in dropped)
-            self._log_once("queue full", "the oldest requests go, as no more wait than fit into the queue; they are counted")
+            self._log_once(
+                "queue full",
+                "the oldest requests go, as no more wait than fit into the queue; they are counted",
+            )
 
     @property
     def is_behind(self) -> bool:
@@ -202,7 +242,9 @@ class RequestSender:
             return False
         flushed = flush.wait()
         if not flushed:
-            self.queue.forget(flush)  # else flushes for a server that is down for long would pile up
+            self.queue.forget(
+                flush
+            )  # else flushes for a server that is down for long would pile up
         return flushed
 
     def end(self, timeout_s: float) -> None:
@@ -225,8 +267,14 @@ class RequestSender:
                         task.do(lambda _timeout_s: True)
                     elif task is not None:
                         self._deliver(task)
-                except (Exception, SystemExit) as error:  # an adapter of the program's may raise, or memory runs out
-                    self._log_once("raised", f"sending raised {safe_request_error(error, self._transport.hidden)}")
+                except (
+                    Exception,
+                    SystemExit,
+                ) as error:  # an adapter of the program's may raise, or memory runs out
+                    self._log_once(
+                        "raised",
+                        f"sending raised {safe_request_error(error, self._transport.hidden)}",
+                    )
                     time.sleep(PAUSE_AFTER_ERROR_S)
 
     def _deliver(self, request: Request) -> None:
@@ -254,7 +302,9 @@ class RequestSender:
         with self._changed:
             self.failures, self._pauses = self.failures + 1, self._pauses + 1
             seconds = pause_s(self._pauses) if asked_s is None else asked_s
-            self._changed.wait_for(lambda: self._ended or (asked_s is None and not self._pauses), seconds)
+            self._changed.wait_for(
+                lambda: self._ended or (asked_s is None and not self._pauses), seconds
+            )
 
     def _go_on(self, *, answered: bool) -> None:
         """End the pauses after failures, which a flush doesn't forget: at the end nobody waits for a server that is down."""
@@ -265,18 +315,30 @@ class RequestSender:
     def _count(self, request: Request, outcome: Outcome) -> None:
         if outcome.verdict is Verdict.AGAIN:
             return
-        failed = request.spans if outcome.verdict is Verdict.REFUSED else min(outcome.rejected, request.spans)
+        failed = (
+            request.spans
+            if outcome.verdict is Verdict.REFUSED
+            else min(outcome.rejected, request.spans)
+        )
         with self._changed:
             self.failed += failed
             self.exported += request.spans - failed
 
     def _log_outcome(self, outcome: Outcome) -> None:
         if outcome.verdict is Verdict.AGAIN:
-            self._log_once("again", f"{outcome.message}; it is tried again, and what there is no room for is counted")
+            self._log_once(
+                "again",
+                f"{outcome.message}; it is tried again, and what there is no room for is counted",
+            )
         elif outcome.verdict is Verdict.REFUSED:
-            self._log_once("refused", f"{outcome.message}; such requests are not sent again, and counted")
+            self._log_once(
+                "refused", f"{outcome.message}; such requests are not sent again, and counted"
+            )
         elif outcome.rejected or outcome.message:
-            self._log_once("rejected", f"{outcome.rejected} spans of a request were rejected: {outcome.message}")
+            self._log_once(
+                "rejected",
+                f"{outcome.rejected} spans of a request were rejected: {outcome.message}",
+            )
 
     def _log_once(self, what: str, message: str) -> None:
         with self._changed:

@@ -92,7 +92,9 @@ def _messages(spans: Sequence[ReadableSpan]) -> Iterator[Span]:
 
 def span_with(resource: Resource = NO_RESOURCE, **parts: Any) -> ReadableSpan:
     """A span of which only these parts are used."""
-    return ReadableSpan("", SpanContext(1, 1, False), resource=resource, start_time=0, end_time=0, **parts)
+    return ReadableSpan(
+        "", SpanContext(1, 1, False), resource=resource, start_time=0, end_time=0, **parts
+    )
 
 
 def attribute_fields(of_spans: Sequence[Attributes]) -> list[bytes]:
@@ -156,16 +158,22 @@ def _of_thread(scope: int, thread: Track) -> bytes:
 class OtlpMapper(SpanMapper):
     """An encoder of spans for one target. Spans that its limits cut are made by the SDK first."""
 
-    def spans(self, plan: SpanPlan, further: Mapping[int, Attributes] = NO_ATTRIBUTES) -> EncodedSpans:  # type: ignore[override]
+    def spans(
+        self, plan: SpanPlan, further: Mapping[int, Attributes] = NO_ATTRIBUTES
+    ) -> EncodedSpans:  # type: ignore[override]
         if not self._limits.unbound:
             return encoded(super().spans(plan, further))
         plan = plan.named(further)
         columns = (plan.row, plan.parent, plan.above, plan.linked_id, plan.linked_above)
         above = [_above(span) for span in plan.spans_above]
         rows = [row for row in plan.row.tolist() if row in further] if further else []
-        fields_by_row = dict(zip(rows, attribute_fields([further[row] for row in rows]), strict=True))
+        fields_by_row = dict(
+            zip(rows, attribute_fields([further[row] for row in rows]), strict=True)
+        )
         fragments = partial(self._fragment, plan.batch)
-        made: Any = _native.encode_otlp_spans(plan.batch, columns, above, current_key(), fragments, fields_by_row)
+        made: Any = _native.encode_otlp_spans(
+            plan.batch, columns, above, current_key(), fragments, fields_by_row
+        )
         data, ends = made
         return EncodedSpans(memoryview(data), np.frombuffer(ends, np.int64))
 
@@ -183,12 +191,20 @@ class OtlpMapper(SpanMapper):
 def _above(span: SpanContext) -> tuple[bytes, bytes, int]:
     """The part of the span above that spans below it have: the trace's id and state, and its id as their parent's."""
     state = span.trace_state.to_header() if span.trace_state else ""
-    return span.trace_id.to_bytes(16, "big"), Span(trace_state=state).SerializeToString(), span.span_id
+    return (
+        span.trace_id.to_bytes(16, "big"),
+        Span(trace_state=state).SerializeToString(),
+        span.span_id,
+    )
 
 
 def with_launch(resource: Resource) -> Resource:
     """The resource with what a launcher (torchrun, SLURM) says of this process, unless the resource says it."""
-    numbers = {name: number for name, variables in NUMBERS.items() if (number := number_of(variables)) is not None}
+    numbers = {
+        name: number
+        for name, variables in NUMBERS.items()
+        if (number := number_of(variables)) is not None
+    }
     return Resource({**numbers, **resource.attributes}, resource.schema_url)
 
 
@@ -203,7 +219,9 @@ class RequestBuilder:
     """A builder that fills one request after the other with spans of one resource and scope."""
 
     def __init__(self, resource: Resource, scope: InstrumentationScope, most_bytes: int) -> None:
-        (of_resource,) = encode_spans([span_with(resource, instrumentation_scope=scope)]).resource_spans
+        (of_resource,) = encode_spans(
+            [span_with(resource, instrumentation_scope=scope)]
+        ).resource_spans
         (of_scope,) = of_resource.scope_spans
         self._resource = ResourceSpans(resource=of_resource.resource).SerializeToString()
         self._scope = ScopeSpans(scope=of_scope.scope).SerializeToString()
@@ -222,7 +240,10 @@ class RequestBuilder:
 
     def add(self, spans: EncodedSpans) -> EncodedSpans:
         """Add the spans that fit, and return the others; an empty request takes at least one."""
-        fitting = max(int(np.searchsorted(spans.ends, self._room - self._size, side="right")), 0 if self.spans else 1)
+        fitting = max(
+            int(np.searchsorted(spans.ends, self._room - self._size, side="right")),
+            0 if self.spans else 1,
+        )
         if not len(spans) or not fitting:
             return spans
         at = int(spans.ends[:fitting][-1])

@@ -35,7 +35,14 @@ DEFAULT_PROTOCOL = "grpc"
 METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 RETRYABLE_STATUS = {429, 502, 503, 504}
 CONTENT_TOO_LARGE = 413
-RETRYABLE_CODES = {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
+RETRYABLE_CODES = {
+    "CANCELLED",
+    "DEADLINE_EXCEEDED",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+}
 RETRYABLE_IF_TOLD = "RESOURCE_EXHAUSTED"
 """The code that is retried only if the server says when; else it is a quota that stays used up, or a too large message."""
 DETAILS = "grpc-status-details-bin"
@@ -83,30 +90,40 @@ class HttpTransport:
 
     def __init__(self, exporter: Any, owned: bool) -> None:
         client = getattr(exporter, "_client", exporter)
-        self.session = client._transport._session if hasattr(client, "_transport") else exporter._session
+        self.session = (
+            client._transport._session if hasattr(client, "_transport") else exporter._session
+        )
         self._owned = owned
-        self.endpoint, self.timeout_s, encoding = exporter._endpoint, float(client._timeout), exporter._compression.value
+        self.endpoint, self.timeout_s, encoding = (
+            exporter._endpoint,
+            float(client._timeout),
+            exporter._compression.value,
+        )
         self.encoding: str = "" if encoding == "none" else encoding
         """The compression of bodies; empty for none."""
         headers = dict(client._headers)
         self.hidden = secrets_of(self.endpoint, headers.items())
         self.where = safe_text(self.endpoint, self.hidden)
         """The endpoint for messages, and what may be in none of them."""
-        self.headers = {key: value for key, value in headers.items() if key.lower() != "content-encoding"}
+        self.headers = {
+            key: value for key, value in headers.items() if key.lower() != "content-encoding"
+        }
         if self.encoding:
             self.headers["Content-Encoding"] = self.encoding
 
     def send(self, body: bytes) -> Outcome:
         try:
-            with self.session.post(
-                self.endpoint,
-                data=body,
-                headers=self.headers,
-                timeout=self.timeout_s,
-                verify=self.session.verify,  # named here, else REQUESTS_CA_BUNDLE would win over the exporter's certificate
-                allow_redirects=False,
-                stream=True,
-            ) as response:
+            with (
+                self.session.post(
+                    self.endpoint,
+                    data=body,
+                    headers=self.headers,
+                    timeout=self.timeout_s,
+                    verify=self.session.verify,  # named here, else REQUESTS_CA_BUNDLE would win over the exporter's certificate
+                    allow_redirects=False,
+                    stream=True,
+                ) as response
+            ):
                 return self._outcome(response, _content(response))
         except OSError as error:  # all errors of requests are OSErrors
             # a ValueError: an endpoint that is no URL, or an invalid header
@@ -120,11 +137,17 @@ class HttpTransport:
             return _taken(content if has_message else b"", self.hidden)
         message = f"HTTP {status} {safe_text(response.reason, self.hidden)}"
         if status in RETRYABLE_STATUS:
-            return Outcome(Verdict.AGAIN, message, delay_s=retry_after_s(response.headers.get("Retry-After")))
+            return Outcome(
+                Verdict.AGAIN, message, delay_s=retry_after_s(response.headers.get("Retry-After"))
+            )
         if 300 <= status < 400:
             location = safe_text(response.headers.get("Location", "nowhere"), self.hidden)
-            message += f" to {location}, which is not followed: set the endpoint to where spans are taken"
-        return Outcome(Verdict.REFUSED, f"{message}: {TOO_LARGE}" if status == CONTENT_TOO_LARGE else message)
+            message += (
+                f" to {location}, which is not followed: set the endpoint to where spans are taken"
+            )
+        return Outcome(
+            Verdict.REFUSED, f"{message}: {TOO_LARGE}" if status == CONTENT_TOO_LARGE else message
+        )
 
     def close(self) -> None:
         if self._owned:
@@ -142,7 +165,11 @@ class GrpcTransport:
 
     def __init__(self, exporter: Any) -> None:
         self._exporter = exporter
-        self.endpoint, self.timeout_s, self.compression = exporter._endpoint, float(exporter._timeout), exporter._compression
+        self.endpoint, self.timeout_s, self.compression = (
+            exporter._endpoint,
+            float(exporter._timeout),
+            exporter._compression,
+        )
         self.credentials = None if exporter._insecure else exporter._credentials
         """The credentials; None for no TLS."""
         self.options, self.metadata = tuple(exporter._channel_options), tuple(exporter._headers)
@@ -158,14 +185,19 @@ class GrpcTransport:
             if self._channel is None:
                 self._channel = self._connected(grpc)
         try:
-            answer = self._channel.unary_unary(METHOD)(body, timeout=self.timeout_s, metadata=self.metadata)
+            answer = self._channel.unary_unary(METHOD)(
+                body, timeout=self.timeout_s, metadata=self.metadata
+            )
         except grpc.RpcError as error:
             return self._failure(error)
         return _taken(answer, self.hidden)
 
     def _connected(self, grpc: Any) -> Any:
         named = {name for name, _ in self.options}
-        options = (*self.options, *[(name, value) for name, value in RECONNECTS if name not in named])
+        options = (
+            *self.options,
+            *[(name, value) for name, value in RECONNECTS if name not in named],
+        )
         if self.credentials is None:
             return grpc.insecure_channel(self.endpoint, options, self.compression)
         return grpc.secure_channel(self.endpoint, self.credentials, options, self.compression)
@@ -176,7 +208,9 @@ class GrpcTransport:
         delay_s = retry_info_s(dict(error.trailing_metadata() or ()).get(DETAILS, b""))
         if code in RETRYABLE_CODES or (code == RETRYABLE_IF_TOLD and delay_s is not None):
             return Outcome(Verdict.AGAIN, message, delay_s=delay_s)
-        return Outcome(Verdict.REFUSED, f"{message}: {TOO_LARGE}" if code == RETRYABLE_IF_TOLD else message)
+        return Outcome(
+            Verdict.REFUSED, f"{message}: {TOO_LARGE}" if code == RETRYABLE_IF_TOLD else message
+        )
 
     def close(self) -> None:
         if self._channel is not None:
@@ -223,14 +257,21 @@ def protocol_from_environment() -> str:
 def protocol_of(exporter: object) -> str | None:
     """The protocol of an official exporter of spans, or of a subclass; None for any other."""
     modules = [f"{kind.__module__}." for kind in type(exporter).__mro__]
-    found = [each for module in modules for each in (HTTP, GRPC) if module.startswith(f"{PACKAGE}{each}.trace_exporter.")]
+    found = [
+        each
+        for module in modules
+        for each in (HTTP, GRPC)
+        if module.startswith(f"{PACKAGE}{each}.trace_exporter.")
+    ]
     return found[0] if found else None
 
 
 def made(protocol: str) -> Any:
     """An exporter configured by the environment."""
     if protocol == HTTP:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+            OTLPSpanExporter as OverHttp,
+        )
 
         return OverHttp()
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
@@ -246,11 +287,15 @@ def transport_of(exporter: Any, owned: bool) -> Transport:
     """
     protocol = protocol_of(exporter)
     if protocol is None:
-        raise UnreadableExporterError(f"{type(exporter).__qualname__} is none of the official OTLP exporters of spans")
+        raise UnreadableExporterError(
+            f"{type(exporter).__qualname__} is none of the official OTLP exporters of spans"
+        )
     try:
         return HttpTransport(exporter, owned) if protocol == HTTP else GrpcTransport(exporter)
     except AttributeError as error:
-        raise UnreadableExporterError(f"this version of {type(exporter).__qualname__} is not known: {error}") from error
+        raise UnreadableExporterError(
+            f"this version of {type(exporter).__qualname__} is not known: {error}"
+        ) from error
 
 
 def _content(response: Any) -> bytes:
@@ -268,7 +313,11 @@ def _taken(answer: bytes, hidden: Sequence[str]) -> Outcome:
         partial_success = ExportTraceServiceResponse.FromString(answer).partial_success
     except DecodeError:
         return Outcome(Verdict.TAKEN)
-    return Outcome(Verdict.TAKEN, safe_text(partial_success.error_message, hidden), max(0, partial_success.rejected_spans))
+    return Outcome(
+        Verdict.TAKEN,
+        safe_text(partial_success.error_message, hidden),
+        max(0, partial_success.rejected_spans),
+    )
 
 
 def retry_info_s(details: str | bytes) -> float | None:
@@ -278,12 +327,16 @@ def retry_info_s(details: str | bytes) -> float | None:
         found = any(each.Unpack(info) for each in Status.FromString(details).details)
     except (DecodeError, TypeError):
         return None
-    return _limited_delay(info.retry_delay.seconds + info.retry_delay.nanos / 1e9) if found else None
+    return (
+        _limited_delay(info.retry_delay.seconds + info.retry_delay.nanos / 1e9) if found else None
+    )
 
 
 def retry_after_s(header: str | None) -> float | None:
     """The delay in a ``Retry-After`` in seconds; None for anything else, as a date."""
-    return _limited_delay(float(header)) if header is not None and header.strip().isdecimal() else None
+    return (
+        _limited_delay(float(header)) if header is not None and header.strip().isdecimal() else None
+    )
 
 
 def _limited_delay(delay_s: float) -> float:

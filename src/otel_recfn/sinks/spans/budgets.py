@@ -70,7 +70,11 @@ class UsualDurations:
         in_turn, ascending = known = self._of_name.get(name) or (deque(), [])
         remember(self._of_name, name, known, MAX_NAMES)
         place, count = bisect_left(ascending, duration_ns), len(ascending)
-        is_unusual = count > 0 and count - place <= count // UNUSUAL and duration_ns > 2 * max(1, ascending[count // 2])
+        is_unusual = (
+            count > 0
+            and count - place <= count // UNUSUAL
+            and duration_ns > 2 * max(1, ascending[count // 2])
+        )
         in_turn.append(duration_ns)
         ascending.insert(place, duration_ns)
         if count == DURATIONS:
@@ -99,7 +103,10 @@ class SpanRate:
         if now_ns > self._at_ns:
             more, self._at_ns = (now_ns - self._at_ns) * self._half_per_ns, now_ns
             one, other = [left + more for left in self._left]
-            self._left = [min(self._half, own + max(0.0, others - self._half)) for own, others in ((one, other), (other, one))]
+            self._left = [
+                min(self._half, own + max(0.0, others - self._half))
+                for own, others in ((one, other), (other, one))
+            ]
         elif self._at_ns - now_ns > BURST_SECONDS * NS_PER_SECOND:  # somebody set the clock back
             self._at_ns = now_ns
         return int(self._left[unusual])
@@ -149,7 +156,9 @@ class Budgets:
 
     def __init__(self, most: int, volume: Volume) -> None:
         self._most, self._of_trace = most, volume.of_trace
-        self._ordinary = most if volume.of_ordinary_unit is None else min(volume.of_ordinary_unit, most)
+        self._ordinary = (
+            most if volume.of_ordinary_unit is None else min(volume.of_ordinary_unit, most)
+        )
         self._rate = SpanRate(volume.per_second) if volume.per_second is not None else None
         self._usual = UsualDurations()
         self._used: dict[int, int] = {}
@@ -174,7 +183,9 @@ class Budgets:
         if of_trace:
             remember(self._used, trace_id, of_trace, MAX_TRACES)
         if end.duration_ns is not None:
-            remember(self._left_of, end.key, claim._replace(spans=max(0, claim.spans - used)), MAX_UNITS)
+            remember(
+                self._left_of, end.key, claim._replace(spans=max(0, claim.spans - used)), MAX_UNITS
+            )
         return Grant(granted, not claim.is_unusual)
 
     def _claim(self, end: UnitEnd) -> _Claim:
@@ -182,7 +193,11 @@ class Budgets:
             return _Claim(self._most, is_unusual=True)
         if end.aside:
             return _Claim(self._ordinary // ASIDE)
-        seen, is_unusual = self._usual.compare(end.name, end.duration_ns) if end.duration_ns is not None else (0, False)
+        seen, is_unusual = (
+            self._usual.compare(end.name, end.duration_ns)
+            if end.duration_ns is not None
+            else (0, False)
+        )
         if seen < FIRST_UNITS:
             return _Claim(self._most, detailed=True)
         return _Claim(self._most, is_unusual=True) if is_unusual else _Claim(self._ordinary)

@@ -26,7 +26,13 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import TracerProvider
 
 from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.provider import SpanTarget, exporters_of, queue_before, shortest_queue, takes_any_thread
+from otel_recfn.sinks.spans.provider import (
+    SpanTarget,
+    exporters_of,
+    queue_before,
+    shortest_queue,
+    takes_any_thread,
+)
 from otel_recfn.support.forks import ForkSafeLock, OwnThread, current_own_thread
 from otel_recfn.support.signal_handlers import raised_by_signal_handler
 from otel_recfn.support.texts import safe_exception
@@ -100,7 +106,9 @@ class _Exporter:
         """Exports of our spans alone."""
         self.shadow = Shadow(exporter, "export", self._export)
 
-    def _export(self, export: Callable[..., Any], spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any) -> Any:
+    def _export(
+        self, export: Callable[..., Any], spans: Sequence[ReadableSpan], *args: Any, **kwargs: Any
+    ) -> Any:
         theirs = self._theirs(spans)
         ours = len(spans) - len(theirs)
         if ours and self._refuses:
@@ -118,7 +126,9 @@ class _Exporter:
         return result
 
     def _theirs(self, spans: Iterable[ReadableSpan]) -> list[ReadableSpan]:
-        return [span for span in spans if getattr(span, "instrumentation_scope", None) is not self.scope]
+        return [
+            span for span in spans if getattr(span, "instrumentation_scope", None) is not self.scope
+        ]
 
     def _theirs_in_queue(self) -> list[ReadableSpan]:
         """The program's spans out of the processor's queue, which would go a few with each batch of ours, and so take longer.
@@ -203,7 +213,9 @@ class SpanDelivery:
         self._used, self._target = [target, *processors, *exporters], target
         for exporter in exporters:
             with suppress(AttributeError, TypeError):  # slots, or a frozen class
-                self._exporters.append(_Exporter(exporter, target.scope, queue_before(exporter, processors)))
+                self._exporters.append(
+                    _Exporter(exporter, target.scope, queue_before(exporter, processors))
+                )
         queue = shortest_queue(processors)
         self.chunk_size, self._room = max(1, min(MAX_CHUNK, queue // 4)), max(1, queue // 2)
 
@@ -223,7 +235,10 @@ class SpanDelivery:
             except (Exception, SystemExit) as error:
                 if not self._logged:
                     self._logged = True
-                    _logger.error("otel-recfn: a span processor raised in on_end", exc_info=safe_exception(error))
+                    _logger.error(
+                        "otel-recfn: a span processor raised in on_end",
+                        exc_info=safe_exception(error),
+                    )
 
     def flush(self, timeout_s: float) -> bool:
         """Have the processors export."""
@@ -259,7 +274,9 @@ class SpanDelivery:
         (exported, failed), exporters = self._returned_before, self._exporters
         if not exporters:
             return exported, failed
-        return exported + min([one.exported for one in exporters]), failed + max([one.failed for one in exporters])
+        return exported + min([one.exported for one in exporters]), failed + max(
+            [one.failed for one in exporters]
+        )
 
     def counters(self) -> Mapping[str, int]:
         """The counts of spans; after the end none wait."""
@@ -305,7 +322,9 @@ class ProviderCalls:
                 shadow.remove()
             self._provider, self._shadows = None, []
 
-    def _force_flush(self, own: Callable[..., Any], timeout_millis: float = FLUSH_MILLIS, *rest: Any, **more: Any) -> Any:
+    def _force_flush(
+        self, own: Callable[..., Any], timeout_millis: float = FLUSH_MILLIS, *rest: Any, **more: Any
+    ) -> Any:
         """Flush ours and the provider's; False if the time, which both share, was not enough for ours."""
         began = time.monotonic()
         flushed = self._flushed(max(0.0, min(timeout_millis, LONGEST_MILLIS) / 1000))

@@ -96,12 +96,19 @@ class OpenUnit:
             found |= generation.attributes(self.extent()[0])
         if self.trace is not None:
             self.trace.further, found = found, {}
-        add_to_unit(decided, number, found, generation.prefill_ids if generation is not None else [])
+        add_to_unit(
+            decided, number, found, generation.prefill_ids if generation is not None else []
+        )
 
     def extent(self) -> tuple[int, int]:
         """The begin and the end of the unit, in Unix nanoseconds."""
-        start_ns, end_ns = (self.end.start_ns, self.end.end_ns) if self.end is not None else (None, None)
-        return self.first_ns if start_ns is None else start_ns, self.last_ns if end_ns is None else end_ns
+        start_ns, end_ns = (
+            (self.end.start_ns, self.end.end_ns) if self.end is not None else (None, None)
+        )
+        return (
+            self.first_ns if start_ns is None else start_ns,
+            self.last_ns if end_ns is None else end_ns,
+        )
 
 
 class Folding:
@@ -114,7 +121,9 @@ class Folding:
         self._units: dict[tuple[int, int], OpenUnit] = {}
         self._batches = self._drained_ns = 0
 
-    def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:
+    def add(
+        self, batch: Batch, roots: Mapping[int, SpanContext]
+    ) -> tuple[Added, list[DecidedUnits]]:
         """Add a batch's ranges to their units. Units that are full are decided in part, and go on.
 
         ``roots``: the root span of ours above outermost ranges without a span around them, if that trace is recorded.
@@ -129,10 +138,17 @@ class Folding:
             decided = self._decide(list(self._units.values()), goes_on=True)
             self._stage.forget_names()
             return added, decided
-        return added, self._decide([unit for unit in touched if unit.rows >= MAX_ROWS_OF_A_UNIT], goes_on=True)
+        return added, self._decide(
+            [unit for unit in touched if unit.rows >= MAX_ROWS_OF_A_UNIT], goes_on=True
+        )
 
     def due(
-        self, finished: Sequence[StepTrace], drained_ns: int = 0, *, rests: bool = False, ends: bool = False
+        self,
+        finished: Sequence[StepTrace],
+        drained_ns: int = 0,
+        *,
+        rests: bool = False,
+        ends: bool = False,
     ) -> list[DecidedUnits]:
         """All units to which nothing more can come.
 
@@ -146,12 +162,18 @@ class Folding:
         self._batches += rests
         units, alone = dict[OpenUnit, None](), []
         for trace in finished:
-            unit = self._units.get((trace.context.trace_id, trace.context.span_id)) if trace.context is not None else None
+            unit = (
+                self._units.get((trace.context.trace_id, trace.context.span_id))
+                if trace.context is not None
+                else None
+            )
             if unit is None:
                 alone.append(trace)
             else:
                 unit.trace, units[unit] = trace, None
-        units |= dict.fromkeys([unit for unit in self._units.values() if ends or self._has_ended(unit)])
+        units |= dict.fromkeys(
+            [unit for unit in self._units.values() if ends or self._has_ended(unit)]
+        )
         if self._stage.waiting.rows > MAX_KEPT or len(self._units) > MAX_UNITS:
             units |= dict.fromkeys(self._excess_units(units))
         return self._decide(list(units), goes_on=False) + ([roots_alone(alone)] if alone else [])
@@ -171,10 +193,16 @@ class Folding:
         unit.open += share.begun
         if share.rows:
             unit.touched = self._batches
-            unit.first_ns, unit.last_ns = min(unit.first_ns, share.first_ns), max(unit.last_ns, share.last_ns)
+            unit.first_ns, unit.last_ns = (
+                min(unit.first_ns, share.first_ns),
+                max(unit.last_ns, share.last_ns),
+            )
             unit.open, unit.rows = max(0, unit.open - share.outermost), unit.rows + share.rows
             unit.failed = unit.failed or share.failed > 0
-            unit.top_ns, unit.top_cpu_ns = unit.top_ns + share.top_ns, unit.top_cpu_ns + share.top_cpu_ns
+            unit.top_ns, unit.top_cpu_ns = (
+                unit.top_ns + share.top_ns,
+                unit.top_cpu_ns + share.top_cpu_ns,
+            )
         return unit
 
     def _has_ended(self, unit: OpenUnit) -> bool:
@@ -184,10 +212,16 @@ class Folding:
         if unit.end is None:
             unit.end = self._spans.end_of(*unit.key)
         if unit.end is not None:
-            unit.ended_ns = min(unit.ended_ns, time.time_ns(), NEVER if unit.end.end_ns is None else unit.end.end_ns)
+            unit.ended_ns = min(
+                unit.ended_ns, time.time_ns(), NEVER if unit.end.end_ns is None else unit.end.end_ns
+            )
             return unit.ended_ns < self._drained_ns
         is_over = unit.touched < self._batches or unit.rows >= MOST_ROWS_UNSEEN
-        return is_over and self._spans.find(*unit.key) is None and not self._traces.has_open(unit.above)
+        return (
+            is_over
+            and self._spans.find(*unit.key) is None
+            and not self._traces.has_open(unit.above)
+        )
 
     def _excess_units(self, ended: Collection[OpenUnit]) -> list[OpenUnit]:
         """Units that had no rows for longest, if there are too many units, or too many rows that may be kept."""
@@ -201,9 +235,14 @@ class Folding:
 
     def _decide(self, units: Sequence[OpenUnit], *, goes_on: bool) -> list[DecidedUnits]:
         """Decide units in the order in which they ended, ordinary ones apart."""
-        ended = sorted([(unit, self._end_of(unit, goes_on)) for unit in units], key=lambda one: one[1].end_ns)
+        ended = sorted(
+            [(unit, self._end_of(unit, goes_on)) for unit in units], key=lambda one: one[1].end_ns
+        )
         granted = [(unit, self._budgets.grant(end)) for unit, end in ended]
-        decided = [self._decided(list(part), goes_on) for _, part in groupby(granted, lambda one: one[1].is_ordinary)]
+        decided = [
+            self._decided(list(part), goes_on)
+            for _, part in groupby(granted, lambda one: one[1].is_ordinary)
+        ]
         for unit in units:
             unit.rows = unit.top_ns = unit.top_cpu_ns = 0
             if not goes_on:
@@ -217,29 +256,50 @@ class Folding:
         start_ns, end_ns = min(unit.first_ns, unit.last_ns), unit.last_ns
         span = unit.end = unit.end or self._spans.end_of(*unit.key)
         if unit.trace is not None:
-            name, aside, start_ns, end_ns = unit.trace.name, unit.trace.aside, unit.trace.start_ns, unit.trace.end_ns
+            name, aside, start_ns, end_ns = (
+                unit.trace.name,
+                unit.trace.aside,
+                unit.trace.start_ns,
+                unit.trace.end_ns,
+            )
         elif span is not None:
             name, failed, goes_on = span.name, failed or span.failed, False
             start_ns, end_ns = unit.extent()
             last_ns = max(last_ns, min(end_ns, unit.ended_ns))
-        return UnitEnd(unit.key, name, None if goes_on else end_ns - start_ns, failed, last_ns, unit.rows, aside)
+        return UnitEnd(
+            unit.key,
+            name,
+            None if goes_on else end_ns - start_ns,
+            failed,
+            last_ns,
+            unit.rows,
+            aside,
+        )
 
     def _decided(self, part: Sequence[tuple[OpenUnit, Grant]], goes_on: bool) -> DecidedUnits:
         ranges = sum(unit.rows for unit, _ in part)
         traces = [unit.trace for unit, _ in part]
-        units = [UnitToDecide(unit.above, grant.spans, *unit.extent(), goes_on, unit.trace is not None) for unit, grant in part]
+        units = [
+            UnitToDecide(unit.above, grant.spans, *unit.extent(), goes_on, unit.trace is not None)
+            for unit, grant in part
+        ]
         done = self._stage.decide(units, ranges)
         for number, (unit, _) in enumerate(part):
             if unit.top_ns >= LEAST_WAIT_NS or unit.generation is not None:
                 unit.add_attributes(done, number, goes_on)
         roots = [trace for trace in traces if trace is not None]
-        for place in np.flatnonzero((done.sums["span"] < 0) & (done.sums["ranges"] > 0)) if roots else ():
+        for place in (
+            np.flatnonzero((done.sums["span"] < 0) & (done.sums["ranges"] > 0)) if roots else ()
+        ):
             trace, (told,) = traces[done.sums["unit"][place]], sums_of(done, np.array([place]))
             assert trace is not None
             trace.further = {**trace.further, **told}
             trace.folded += int(done.sums["ranges"][place] * done.sums["of_unit"][place])
         beside = [table for table in (done.sums, done.top, done.summaries) if len(table)]
-        nbytes = done.plan.nbytes([*done.plan.batch.names, *done.names.values()], beside, done.single) + len(roots) * ROOT_BYTES
+        nbytes = (
+            done.plan.nbytes([*done.plan.batch.names, *done.names.values()], beside, done.single)
+            + len(roots) * ROOT_BYTES
+        )
         return DecidedUnits(done.plan, done, roots, ranges, part[0][1].is_ordinary, nbytes=nbytes)
 
 
@@ -259,17 +319,25 @@ class EveryRange:
         self._inside: dict[int, tuple[int, int]] = {}
         """The number and time of what ran in compilations, by the event ids of the ranges around that haven't ended."""
 
-    def add(self, batch: Batch, roots: Mapping[int, SpanContext]) -> tuple[Added, list[DecidedUnits]]:
+    def add(
+        self, batch: Batch, roots: Mapping[int, SpanContext]
+    ) -> tuple[Added, list[DecidedUnits]]:
         """All of a batch but what ran in compilations, in the order of the rows' ends, so many at a time."""
         plan, added = self._stage.plan(batch, roots)
         plan, sums = self._fold_inside(plan)
         added = added._replace(planned=len(plan.row))
         if len(plan.row) < len(batch):  # so that what waits keeps nothing of the other rows alive
             plan = plan._replace(batch=batch.take(plan.row), row=np.arange(len(plan.row)))
-        parts = [plan.part(slice(first, first + ROWS_AT_ONCE)) for first in range(0, added.planned, ROWS_AT_ONCE)]
+        parts = [
+            plan.part(slice(first, first + ROWS_AT_ONCE))
+            for first in range(0, added.planned, ROWS_AT_ONCE)
+        ]
         nbytes = plan.nbytes(self._new_texts(batch.names))
         sizes = [(one, len(one.row)) for one in parts]
-        return added, [DecidedUnits(one, sums=sums, ranges=rows, nbytes=nbytes * rows // added.planned) for one, rows in sizes]
+        return added, [
+            DecidedUnits(one, sums=sums, ranges=rows, nbytes=nbytes * rows // added.planned)
+            for one, rows in sizes
+        ]
 
     def _fold_inside(self, plan: SpanPlan) -> tuple[SpanPlan, dict[int, Mapping[str, int]]]:
         """The plan without what ran in compilations, and the sums of that, by the event ids of the ranges around."""
@@ -278,12 +346,24 @@ class EveryRange:
         if not self._inside and not is_inside.any():
             return plan, {}
         sums = dict[int, Mapping[str, int]]()
-        columns = (is_inside, batch.event_id[rows], plan.parent, batch.end_ns[rows] - batch.start_ns[rows])
-        for inside, event_id, parent, duration_ns in zip(*[column.tolist() for column in columns], strict=True):
+        columns = (
+            is_inside,
+            batch.event_id[rows],
+            plan.parent,
+            batch.end_ns[rows] - batch.start_ns[rows],
+        )
+        for inside, event_id, parent, duration_ns in zip(
+            *[column.tolist() for column in columns], strict=True
+        ):
             count, took_ns = self._inside.pop(event_id, (0, 0))
             if inside:
                 beside, beside_ns = self._inside.get(parent, (0, 0))
-                remember(self._inside, parent, (beside + count + 1, beside_ns + max(0, duration_ns)), MAX_UNITS)
+                remember(
+                    self._inside,
+                    parent,
+                    (beside + count + 1, beside_ns + max(0, duration_ns)),
+                    MAX_UNITS,
+                )
             elif count:
                 sums[event_id] = {FOLDED_COUNT: count, FOLDED_NS: took_ns}
         return plan.part(np.flatnonzero(~is_inside)), sums
@@ -295,7 +375,12 @@ class EveryRange:
         return names[known : self._named]
 
     def due(
-        self, finished: Sequence[StepTrace], drained_ns: int = 0, *, rests: bool = False, ends: bool = False
+        self,
+        finished: Sequence[StepTrace],
+        drained_ns: int = 0,
+        *,
+        rests: bool = False,
+        ends: bool = False,
     ) -> list[DecidedUnits]:
         """The roots of traces that are complete: nothing else waits."""
         return [roots_alone(finished)] if finished else []
@@ -325,8 +410,14 @@ class OpenTraces:
         ``batch`` has all ranges that are open for long, as partial rows.
         """
         self._reported = self._reported[is_in(self._reported, batch.event_id)]
-        fates = np.take(np.array([fate_of(context) for context in batch.contexts], np.uint8), batch.context)
-        unreported = (batch.kind == RowKind.RANGE) & (fates >= Fate.IN_SPAN) & ~is_in(batch.event_id, self._reported)
+        fates = np.take(
+            np.array([fate_of(context) for context in batch.contexts], np.uint8), batch.context
+        )
+        unreported = (
+            (batch.kind == RowKind.RANGE)
+            & (fates >= Fate.IN_SPAN)
+            & ~is_in(batch.event_id, self._reported)
+        )
         rows = np.flatnonzero(unreported)
         trees: dict[int, list[int]] = {}
         for row in rows[np.lexsort((batch.event_id[rows], batch.start_ns[rows]))].tolist():
@@ -334,30 +425,56 @@ class OpenTraces:
         found = [self._trace(batch, root, rows, target) for root, rows in trees.items()]
         return [units for units in found if units is not None]
 
-    def _trace(self, batch: Batch, root: int, unreported: list[int], target: SpanTarget) -> DecidedUnits | None:
+    def _trace(
+        self, batch: Batch, root: int, unreported: list[int], target: SpanTarget
+    ) -> DecidedUnits | None:
         """The trace of one tree; None if the sampler refuses, or the limit has none left: then the next call tries again."""
         if not self._traces.limiter.admit(int(batch.end_ns.max())):
             return None
         context, trace = batch.contexts[int(batch.context[unreported[0]])], self._traces.find(root)
-        above = span_context(context) if fate_of(context) == Fate.IN_SPAN else trace.context if trace is not None else None
-        start = target.start_root(OPEN_FOR_LONG, {"recfn.root": True}, links=[Link(above)] if above is not None else [])
+        above = (
+            span_context(context)
+            if fate_of(context) == Fate.IN_SPAN
+            else trace.context
+            if trace is not None
+            else None
+        )
+        start = target.start_root(
+            OPEN_FOR_LONG, {"recfn.root": True}, links=[Link(above)] if above is not None else []
+        )
         self._reported = np.concatenate([self._reported, batch.event_id[unreported]])
         if start is None:
             return None
         rows = np.array(self._with_ancestors(batch, unreported), np.int64)
         thread, start_ns = batch.tracks[int(batch.thread[rows[0]])], int(batch.start_ns[rows].min())
-        open_trace = StepTrace(start, thread, start_ns, int(batch.end_ns[rows].max()), called=OPEN_FOR_LONG)
+        open_trace = StepTrace(
+            start, thread, start_ns, int(batch.end_ns[rows].max()), called=OPEN_FOR_LONG
+        )
         left_out = len(set(unreported).difference(rows.tolist()))
         open_trace.further = {FOLDED_COUNT: left_out} if left_out else {}
         parent, nothing = batch.parent[rows], np.zeros(len(rows), np.int64)
         inner = np.where(is_in(parent, batch.event_id[rows]), parent, np.uint64(0))
-        plan = SpanPlan(batch, rows, inner, nothing, nothing.astype(np.uint64), nothing, [start.context], self._torch_names)
+        plan = SpanPlan(
+            batch,
+            rows,
+            inner,
+            nothing,
+            nothing.astype(np.uint64),
+            nothing,
+            [start.context],
+            self._torch_names,
+        )
         mapper = SpanMapper(target, self._hook.beside() if self._hook is not None else None)
-        return DecidedUnits(plan, roots=[open_trace], mapper=mapper, nbytes=ROOT_BYTES + plan.nbytes(batch.names))
+        return DecidedUnits(
+            plan, roots=[open_trace], mapper=mapper, nbytes=ROOT_BYTES + plan.nbytes(batch.names)
+        )
 
     def _with_ancestors(self, batch: Batch, unreported: list[int]) -> list[int]:
         """The rows and the open ranges around them, parents first, as many as fit."""
-        place, parents = dict(zip(batch.event_id.tolist(), range(len(batch)), strict=True)), batch.parent.tolist()
+        place, parents = (
+            dict(zip(batch.event_id.tolist(), range(len(batch)), strict=True)),
+            batch.parent.tolist(),
+        )
         kept: dict[int, None] = {}
         for row in unreported:
             line: list[int] = []

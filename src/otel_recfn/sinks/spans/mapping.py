@@ -49,7 +49,9 @@ def sums_of(decided: Decided, places: Places) -> list[Attributes]:
     columns = (sums["of_unit"], sums["ranges"], sums["duration_ns"], ends - lengths, ends)
     return [
         _told(_OF_UNIT if of_unit else _OF_SPAN, ranges, duration_ns, top[first:last])
-        for of_unit, ranges, duration_ns, first, last in zip(*[column.tolist() for column in columns], strict=True)
+        for of_unit, ranges, duration_ns, first, last in zip(
+            *[column.tolist() for column in columns], strict=True
+        )
     ]
 
 
@@ -67,7 +69,9 @@ def further_of_spans(decided: Decided, first: int, last: int) -> tuple[dict[int,
     span, folded = decided.sums["span"], decided.sums["ranges"]
     places = np.flatnonzero((span >= first) & (span < last) & (folded > 0))
     further = dict[int, Attributes]()
-    for number, told in zip(span[places].tolist(), sums_of(decided, places) if len(places) else (), strict=True):
+    for number, told in zip(
+        span[places].tolist(), sums_of(decided, places) if len(places) else (), strict=True
+    ):
         further.setdefault(number, {}).update(told)
     for number in [number for number in decided.further if first <= number < last]:
         further.setdefault(number, {}).update(decided.further[number])
@@ -81,13 +85,19 @@ _OF_UNIT = (UNIT_FOLDED_COUNT, "recfn.unit.folded.duration_ns", "recfn.unit.top"
 SUFFIX = " (folded)"
 
 
-def _summary_attributes(decided: Decided, which: slice, of_rows: Iterator[Attributes]) -> list[Attributes]:
+def _summary_attributes(
+    decided: Decided, which: slice, of_rows: Iterator[Attributes]
+) -> list[Attributes]:
     """The attributes of summaries of call paths. ``of_rows`` are those of single ranges whose rows are there."""
     rows, names = decided.summaries[which], decided.names
     columns = ["first_id", "count", "shortest_ns", "longest_ns", "total_ns", "cpu_time_ns"]
     return [
-        next(of_rows) if row >= 0 else _of_module(names[name], names[module] if module else "") | _summary_times(*times)
-        for times, (row, name, module) in zip(rows[columns].tolist(), rows[["row", "name", "module"]].tolist(), strict=True)
+        next(of_rows)
+        if row >= 0
+        else _of_module(names[name], names[module] if module else "") | _summary_times(*times)
+        for times, (row, name, module) in zip(
+            rows[columns].tolist(), rows[["row", "name", "module"]].tolist(), strict=True
+        )
     ]
 
 
@@ -103,7 +113,9 @@ def _of_module(name: str, path: str) -> Attributes:
     return {**of_path, "recfn.module.class": text_of_utf8(name.removeprefix(PREFIX))}
 
 
-def _summary_times(first_id: int, count: int, shortest_ns: int, longest_ns: int, total_ns: int, cpu_time_ns: int) -> Attributes:
+def _summary_times(
+    first_id: int, count: int, shortest_ns: int, longest_ns: int, total_ns: int, cpu_time_ns: int
+) -> Attributes:
     worked: Attributes = {CPU_TIME: cpu_time_ns} if cpu_time_ns >= 0 else {}
     if count == 1:
         return {"recfn.event_id": first_id, **worked}
@@ -136,14 +148,18 @@ class SpanMapper:
         self._limits = AppliedLimits(target.limits)
         self._resource = target.resource
 
-    def spans(self, plan: SpanPlan, further: Mapping[int, Mapping[str, AttributeValue]] = NO_ATTRIBUTES) -> list[ReadableSpan]:
+    def spans(
+        self, plan: SpanPlan, further: Mapping[int, Mapping[str, AttributeValue]] = NO_ATTRIBUTES
+    ) -> list[ReadableSpan]:
         """The spans of a plan, in its order. ``further`` are further attributes, by row."""
         recorded, rows, hook = plan.batch, plan.row, self._hook
         self._resource = self._target.resource
         batch = plan.named(further).batch
         start = np.maximum(batch.start_ns[rows], 0)
         links = self._linked(plan) if plan.linked_id.any() else {}
-        hooked: Iterable[Any] = recorded.take(rows).events() if hook is not None else [None] * len(rows)
+        hooked: Iterable[Any] = (
+            recorded.take(rows).events() if hook is not None else [None] * len(rows)
+        )
         contexts = dict[int, SpanContext]()
         spans = []
         for row, event, top, span_id, parent_id, start_ns, end_ns, name, attributes, plain in zip(
@@ -159,7 +175,9 @@ class SpanMapper:
             _plain(batch, rows).tolist(),
             strict=True,
         ):
-            events, status = self._add_seldom(attributes, batch, row, end_ns) if not plain else ((), _UNSET)
+            events, status = (
+                self._add_seldom(attributes, batch, row, end_ns) if not plain else ((), _UNSET)
+            )
             if row in further:
                 attributes |= further[row]
             if hook is not None:
@@ -167,32 +185,48 @@ class SpanMapper:
                 if kept is None:
                     continue
                 name, parent_id = kept
-            context, parent = contexts.get(span_id), top if parent_id == top.span_id else contexts.get(parent_id)
+            context, parent = (
+                contexts.get(span_id),
+                top if parent_id == top.span_id else contexts.get(parent_id),
+            )
             if context is None:
                 context = contexts[span_id] = _in_trace_of(top, span_id)
             if parent is None:
                 parent = contexts[parent_id] = _in_trace_of(top, parent_id)
             linked = (Link(links[row]),) if row in links and self._limits.has_links else ()
-            spans.append(self._span(name, context, parent, attributes, start_ns, end_ns, linked, events, status))
+            spans.append(
+                self._span(
+                    name, context, parent, attributes, start_ns, end_ns, linked, events, status
+                )
+            )
         return spans
 
-    def summaries(self, decided: Decided, which: slice, further: Mapping[int, Attributes]) -> list[ReadableSpan]:
+    def summaries(
+        self, decided: Decided, which: slice, further: Mapping[int, Attributes]
+    ) -> list[ReadableSpan]:
         """Spans for the ranges of call paths, below the sent spans around them. ``further`` as of ``spans``, by place."""
         rows, spans, short = decided.summaries[which], [], not decided.plan.torch_names
         columns = ["name", "module", "count", "span_id", "parent_id", "unit", "start_ns", "end_ns"]
         of_rows = _summary_attributes(decided, which, self._of_single(decided, which))
-        for place, ((name, module, count, span_id, parent_id, unit, start_ns, end_ns), attributes) in enumerate(
-            zip(rows[columns].tolist(), of_rows, strict=True), which.start
-        ):
+        for place, (
+            (name, module, count, span_id, parent_id, unit, start_ns, end_ns),
+            attributes,
+        ) in enumerate(zip(rows[columns].tolist(), of_rows, strict=True), which.start):
             attributes |= further.get(place, {})
             above = decided.plan.spans_above[unit]
             if self._hook is not None:
                 parent_id = self._hook.sent_instead(parent_id)
             parent = above if parent_id == above.span_id else _in_trace_of(above, parent_id)
-            text = called(decided.names[module], _shown(decided, name)) if module and short else _shown(decided, name)
+            text = (
+                called(decided.names[module], _shown(decided, name))
+                if module and short
+                else _shown(decided, name)
+            )
             text = prefill_name(text) if PHASE in attributes and short else text
             text = text_of_utf8(text if count == 1 else text + SUFFIX)
-            spans.append(self._span(text, _in_trace_of(above, span_id), parent, attributes, start_ns, end_ns))
+            spans.append(
+                self._span(text, _in_trace_of(above, span_id), parent, attributes, start_ns, end_ns)
+            )
         return spans
 
     def _of_single(self, decided: Decided, which: slice) -> Iterator[Attributes]:
@@ -208,11 +242,21 @@ class SpanMapper:
     def root_span(self, trace: StepTrace) -> ReadableSpan:
         """The root span of a trace that we started, which is recorded."""
         assert trace.start is not None
-        start, number = trace.start, {"recfn.step.number": trace.number} if trace.number >= 0 else {}
-        further = {"recfn.root": True, **number, **trace.further, **_thread_attributes(trace.thread)}
+        start, number = (
+            trace.start,
+            {"recfn.step.number": trace.number} if trace.number >= 0 else {},
+        )
+        further = {
+            "recfn.root": True,
+            **number,
+            **trace.further,
+            **_thread_attributes(trace.thread),
+        }
         attributes = {**start.attributes, **further}
         name = text_of_utf8(trace.name)
-        return self._span(name, start.context, start.parent, attributes, trace.start_ns, trace.end_ns, start.links)
+        return self._span(
+            name, start.context, start.parent, attributes, trace.start_ns, trace.end_ns, start.links
+        )
 
     def _span(
         self,
@@ -244,14 +288,24 @@ class SpanMapper:
     def _linked(self, plan: SpanPlan) -> dict[int, SpanContext]:
         """The span that each row links to, by row."""
         linked = np.flatnonzero(plan.linked_id)
-        columns = (plan.row[linked].tolist(), plan.linked_id[linked].tolist(), plan.linked_above[linked].tolist())
+        columns = (
+            plan.row[linked].tolist(),
+            plan.linked_id[linked].tolist(),
+            plan.linked_above[linked].tolist(),
+        )
         sent = self._hook.sent_instead if self._hook is not None else int
-        return {row: _in_trace_of(plan.spans_above[above], sent(span_id)) for row, span_id, above in zip(*columns, strict=True)}
+        return {
+            row: _in_trace_of(plan.spans_above[above], sent(span_id))
+            for row, span_id, above in zip(*columns, strict=True)
+        }
 
     def _attributes(self, batch: Batch, rows: NDArray[np.int64]) -> list[dict[str, AttributeValue]]:
         """The attributes that most rows have, and all numbers."""
         scopes, threads = batch.scope[rows].tolist(), batch.thread[rows].tolist()
-        found = [base_attributes(scope, batch.tracks[thread]).copy() for scope, thread in zip(scopes, threads, strict=True)]
+        found = [
+            base_attributes(scope, batch.tracks[thread]).copy()
+            for scope, thread in zip(scopes, threads, strict=True)
+        ]
         for column in _NUMBERS:
             if batch.is_empty(column):
                 continue
@@ -271,7 +325,10 @@ class SpanMapper:
         if flags & EventFlag.PARTIAL:
             attributes["recfn.partial"] = True
         if flags & EventFlag.ERROR:
-            error, stacktrace = text_of_utf8(batch.names[batch.error[row]]), text_of_utf8(batch.names[batch.stacktrace[row]])
+            error, stacktrace = (
+                text_of_utf8(batch.names[batch.error[row]]),
+                text_of_utf8(batch.names[batch.stacktrace[row]]),
+            )
             exception = exception_attributes(error) | stacktrace_attributes(stacktrace)
             if self._limits.has_events:
                 events.append(Event("exception", self._limits.event_attributes(exception), end_ns))
@@ -290,7 +347,10 @@ class SpanMapper:
 @lru_cache(4096)
 def base_attributes(scope: int, thread: Track) -> dict[str, AttributeValue]:
     """The attributes that all ranges of a scope in a thread share."""
-    shared: dict[str, AttributeValue] = {"recfn.scope": RecordScope(scope).name, "recfn.thread_id": _signed(thread.thread_id)}
+    shared: dict[str, AttributeValue] = {
+        "recfn.scope": RecordScope(scope).name,
+        "recfn.thread_id": _signed(thread.thread_id),
+    }
     return shared | _thread_attributes(thread)
 
 

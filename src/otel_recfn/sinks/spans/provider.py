@@ -46,7 +46,9 @@ from otel_recfn.version import __version__
 
 MOST_ATTRIBUTES = 32
 
-AttributeValue: TypeAlias = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
+AttributeValue: TypeAlias = (
+    str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
+)
 Attributes: TypeAlias = Mapping[str, AttributeValue]
 
 
@@ -65,13 +67,17 @@ class AppliedLimits:
         """The attributes of a span, cut to the limits and counted."""
         if self.unbound:
             return attributes
-        return _bounded(attributes, self._limits.max_span_attributes, self._limits.max_span_attribute_length)
+        return _bounded(
+            attributes, self._limits.max_span_attributes, self._limits.max_span_attribute_length
+        )
 
     def event_attributes(self, attributes: Attributes) -> Attributes:
         """The attributes of an event, likewise."""
         if self.unbound:
             return attributes
-        return _bounded(attributes, self._limits.max_event_attributes, self._limits.max_attribute_length)
+        return _bounded(
+            attributes, self._limits.max_event_attributes, self._limits.max_attribute_length
+        )
 
 
 def _bounded(attributes: Attributes, max_count: int | None, max_length: int | None) -> Attributes:
@@ -90,7 +96,9 @@ class HashedResource(Resource):
         vars(self).update(vars(known))
         self._recfn_hash = hash(known)
 
-    def __eq__(self, other: object) -> bool:  # exporters compare it with the program's, whose attributes it has
+    def __eq__(
+        self, other: object
+    ) -> bool:  # exporters compare it with the program's, whose attributes it has
         return getattr(other, "_attributes", None) is self._attributes or super().__eq__(other)
 
     def __hash__(self) -> int:
@@ -157,19 +165,28 @@ class SpanTarget:
         """
         try:
             with calling_out():
-                around, trace_id = Context(), parent.trace_id if parent is not None else self._new_id(128)
+                around, trace_id = (
+                    Context(),
+                    parent.trace_id if parent is not None else self._new_id(128),
+                )
                 if parent is not None:
                     around = trace.set_span_in_context(trace.NonRecordingSpan(parent), around)
                 sampler: Sampler = self._tracer.sampler
-                result = sampler.should_sample(around, trace_id, name, SpanKind.INTERNAL, attributes, links)
+                result = sampler.should_sample(
+                    around, trace_id, name, SpanKind.INTERNAL, attributes, links
+                )
                 if result.decision is not Decision.RECORD_AND_SAMPLE:
                     return None
-                context = SpanContext(trace_id, self._new_id(64), False, SAMPLED, result.trace_state)
+                context = SpanContext(
+                    trace_id, self._new_id(64), False, SAMPLED, result.trace_state
+                )
                 return RootStart(context, dict(result.attributes), parent, links)
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            self._log_once("the sampler or the id generator raised; traces that it raises for are not started")
+            self._log_once(
+                "the sampler or the id generator raised; traces that it raises for are not started"
+            )
             return None
 
     def start_span(self, name: str, attributes: Mapping[str, AttributeValue]) -> trace.Span | None:
@@ -181,7 +198,9 @@ class SpanTarget:
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
-            self._log_once("a step was given no span, because the sampler or a span processor raised")
+            self._log_once(
+                "a step was given no span, because the sampler or a span processor raised"
+            )
             return None
         return span
 
@@ -239,7 +258,11 @@ def exporters_of(processors: Sequence[Any]) -> list[Any]:
 
 def queue_before(exporter: object, processors: Sequence[Any]) -> deque[ReadableSpan] | None:
     """The queue of spans before the exporter, in the one processor that it has; None if that isn't known."""
-    having = [processor for processor in processors if getattr(processor, "span_exporter", None) is exporter]
+    having = [
+        processor
+        for processor in processors
+        if getattr(processor, "span_exporter", None) is exporter
+    ]
     queue = getattr(getattr(having[0], "_batch_processor", None), "_queue", None)
     return queue if len(having) == 1 and type(queue) is deque else None
 
@@ -252,7 +275,10 @@ def takes_any_thread(exporter: object) -> bool:
 def shortest_queue(processors: Sequence[Any]) -> int:
     """The least size of the processors' queues; SDKs before 1.33 keep it in the processor."""
     having = [getattr(processor, "_batch_processor", processor) for processor in processors]
-    sizes = [getattr(one, "_max_queue_size", None) or getattr(one, "max_queue_size", None) for one in having]
+    sizes = [
+        getattr(one, "_max_queue_size", None) or getattr(one, "max_queue_size", None)
+        for one in having
+    ]
     return min([size for size in sizes if size], default=DEFAULT_QUEUE_SIZE)
 
 
@@ -289,7 +315,9 @@ class ProviderResolver:
                 raise
             if not self._logged:
                 self._logged = True
-                _logger.exception("otel-recfn: the tracer provider raised; spans go where they went before")
+                _logger.exception(
+                    "otel-recfn: the tracer provider raised; spans go where they went before"
+                )
             return self._target
 
     @property
@@ -329,9 +357,18 @@ def pickled_parts(provider: Any) -> bytes | None:
 
     Spans that we export ourselves need no processors, but the resource and the sampler.
     """
-    for sampler in (getattr(provider, "sampler", None), None):  # where it can't be pickled, the child has the default
+    for sampler in (
+        getattr(provider, "sampler", None),
+        None,
+    ):  # where it can't be pickled, the child has the default
         with suppress(Exception):  # another kind of provider
-            return pickle.dumps((dict(provider.resource.attributes), provider.resource.schema_url, pickle.dumps(sampler)))
+            return pickle.dumps(
+                (
+                    dict(provider.resource.attributes),
+                    provider.resource.schema_url,
+                    pickle.dumps(sampler),
+                )
+            )
     return None
 
 

@@ -107,9 +107,13 @@ class DecidedUnits:
         assert self.decided is not None
         kept = len(self.decided.plan.row)  # which are numbered first
         further, folded = further_of_spans(self.decided, kept + which.start, kept + which.stop)
-        spans = mapper.summaries(self.decided, which, {number - kept: told for number, told in further.items()})
+        spans = mapper.summaries(
+            self.decided, which, {number - kept: told for number, told in further.items()}
+        )
         single = int((self.decided.summaries["row"][which] >= 0).sum())  # spans of ranges
-        return Chunk(spans, {"added": len(spans) - single, "folded": folded, "folding": -folded - single})
+        return Chunk(
+            spans, {"added": len(spans) - single, "folded": folded, "folding": -folded - single}
+        )
 
     def _kept(self, mapper: SpanMapper, which: slice, dropped: int) -> Chunk:
         assert self.plan is not None
@@ -170,7 +174,9 @@ class Sender:
         try:
             self._thread.start()
         except RuntimeError as error:
-            self._log_once("no thread could be had for sending spans; the next ones try again", error)
+            self._log_once(
+                "no thread could be had for sending spans; the next ones try again", error
+            )
 
     def count(self, **more: int) -> bool:
         """Add to the counts of ranges and spans, from any thread. False after the end."""
@@ -209,7 +215,11 @@ class Sender:
         """
         self._end_by = time.monotonic() + (0.0 if self._would_wait_for_itself() else timeout_s)
         self._queue.end()
-        while self._thread.is_alive() and self._time_left() and not (process_ends and self._delivery.has_failed):
+        while (
+            self._thread.is_alive()
+            and self._time_left()
+            and not (process_ends and self._delivery.has_failed)
+        ):
             self._thread.wait_for_end(min(LOOK_S, self._time_left()))
         with self._lock:
             self._closed = True
@@ -264,7 +274,9 @@ class Sender:
                 with resting():
                     self._queue.rest((time.thread_time() - began) * (1 / MAX_SHARE - 1))
                 began = time.thread_time()
-        except BaseException:  # even an exception of the program's hook or processor that ends threads
+        except (
+            BaseException
+        ):  # even an exception of the program's hook or processor that ends threads
             self.count(error=left, folding=-left)
             raise
 
@@ -273,7 +285,11 @@ class Sender:
         target = self._resolver.resolve() or self._target
         assert target is not None, "the tracer provider was taken away before any span was sent"
         if target is not self._target or self._mapper is None:
-            self._mapper = self._delivery.mapper(target) if self._hook is None else SpanMapper(target, self._hook)
+            self._mapper = (
+                self._delivery.mapper(target)
+                if self._hook is None
+                else SpanMapper(target, self._hook)
+            )
             self._target = target
         self._delivery.use(target)
         return self._mapper
@@ -281,7 +297,11 @@ class Sender:
     def _lost_since(self) -> int:
         """The number of ranges and spans that were lost since a span reported it."""
         delivered = self._delivery.counters()
-        lost = sum(self._counts[name] for name in _LOST) + sum(delivered.values()) - delivered["exported"]
+        lost = (
+            sum(self._counts[name] for name in _LOST)
+            + sum(delivered.values())
+            - delivered["exported"]
+        )
         return max(0, lost + self._recorder_lost() - self._lost_before - self._reported)
 
     def _log_once(self, message: str, error: BaseException) -> None:

@@ -31,7 +31,12 @@ from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.sender import DecidedUnits, Sender
 from otel_recfn.sinks.spans.span_hook import Hook, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTraces
-from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, PromisedTraces, Surroundings
+from otel_recfn.sinks.spans.surroundings import (
+    FindsWorker,
+    ProgramSpans,
+    PromisedTraces,
+    Surroundings,
+)
 
 log = logging.getLogger("otel_recfn")
 
@@ -83,9 +88,15 @@ class SpansSink(Sink):
     ) -> None:
         self._lock = threading.RLock()
         """The lock for changes of units, by whoever writes or flushes."""
-        self._given, self._volume, self._process = (tracer_provider, roots_per_second, volume, hook), volume, process
+        self._given, self._volume, self._process = (
+            (tracer_provider, roots_per_second, volume, hook),
+            volume,
+            process,
+        )
         self._spans: ProgramSpans = parent._spans if parent is not None else ProgramSpans()
-        self._promised: PromisedTraces = parent._promised if parent is not None else PromisedTraces()
+        self._promised: PromisedTraces = (
+            parent._promised if parent is not None else PromisedTraces()
+        )
         self._surroundings = Surroundings(self._spans, process.find_worker)
         self._traces = StepTraces(roots_per_second, self._surroundings, self._promised)
         self._folding: Folding | EveryRange | None = self._new_folding()
@@ -94,7 +105,9 @@ class SpansSink(Sink):
         """The ranges in units that aren't decided."""
         self._delivery = delivery or SpanDelivery()
         self._provider_calls = ProviderCalls(process.flush)
-        self._resolver = ProviderResolver(tracer_provider, self._delivery.provider, self._provider_calls.watch)
+        self._resolver = ProviderResolver(
+            tracer_provider, self._delivery.provider, self._provider_calls.watch
+        )
         span_hook = SpanHook(hook) if hook is not None else None
         self._sender = Sender(self._resolver, self._delivery, span_hook, process.recorder_lost)
         self._open_traces = OpenTraces(self._traces, span_hook, volume)
@@ -120,13 +133,17 @@ class SpansSink(Sink):
                 self._add(batch)
             self._traces.close_idle(batch.drained_ns)
             try:
-                self._decide(batch.drained_ns, rests=time.monotonic() - self._written_at > REST_SECONDS)
+                self._decide(
+                    batch.drained_ns, rests=time.monotonic() - self._written_at > REST_SECONDS
+                )
                 if batch.long_open is not None:
                     self._send_open(batch.long_open)
             except NO_MEMORY:  # the batch was taken, so it isn't missed; what is lost was counted
                 if not self._logged_memory:
                     self._logged_memory = True
-                    log.error("otel-recfn: there was no memory to decide which ranges become spans; they are counted as lost")
+                    log.error(
+                        "otel-recfn: there was no memory to decide which ranges become spans; they are counted as lost"
+                    )
 
     def _add(self, batch: Batch) -> None:
         target = self._resolver.resolve()
@@ -136,15 +153,24 @@ class SpansSink(Sink):
         batch = self._surroundings.without_inherited(batch)
         roots = self._traces.advance(batch, target)
         added, decided = self._folded(lambda folding: folding.add(batch, roots))
-        ranges, unsampled = sum(added.fates[Fate.SUPPRESSED :]), added.fates[Fate.SUPPRESSED] + added.fates[Fate.UNSAMPLED]
+        ranges, unsampled = (
+            sum(added.fates[Fate.SUPPRESSED :]),
+            added.fates[Fate.SUPPRESSED] + added.fates[Fate.UNSAMPLED],
+        )
         folded = ranges - unsampled - added.planned
-        self._sender.count(recorded=ranges, unsampled=unsampled, folded=folded, folding=added.planned)
+        self._sender.count(
+            recorded=ranges, unsampled=unsampled, folded=folded, folding=added.planned
+        )
         self._undecided += added.planned
         self._put(decided)
 
     def _decide(self, drained_ns: int = 0, *, rests: bool) -> None:
         """Send the units to which nothing more can come; if it ``rests``, also those below spans whose end can't be seen."""
-        self._put(self._folded(lambda folding: folding.due(self._traces.take_finished(), drained_ns, rests=rests)))
+        self._put(
+            self._folded(
+                lambda folding: folding.due(self._traces.take_finished(), drained_ns, rests=rests)
+            )
+        )
 
     def _send_open(self, ranges: Batch) -> None:
         """Hand on spans of the ranges that are open for long, each once."""
@@ -188,7 +214,9 @@ class SpansSink(Sink):
         target = self._resolver.resolve()
         if target is None:
             return None
-        name = self._surroundings.name("")  # the sampler sees no more, as the name of a thread costs a lock
+        name = self._surroundings.name(
+            ""
+        )  # the sampler sees no more, as the name of a thread costs a lock
         return self._promised.trace_of(root, partial(self._surroundings.start_root, target, name))
 
     def is_outside(self, trace_id: int, span_id: int) -> bool:
@@ -220,12 +248,18 @@ class SpansSink(Sink):
         """
         process_ends = self._process.ends()
         if process_ends:
-            timeout_s = 0.0 if self._delivery.has_failed else min(timeout_s, self._process.exit_timeout_s)
+            timeout_s = (
+                0.0 if self._delivery.has_failed else min(timeout_s, self._process.exit_timeout_s)
+            )
         self._provider_calls.remove()
         try:
             with self._lock:
                 self._traces.close_all()
-                self._put(self._folded(lambda folding: folding.due(self._traces.take_finished(), ends=True)))
+                self._put(
+                    self._folded(
+                        lambda folding: folding.due(self._traces.take_finished(), ends=True)
+                    )
+                )
         finally:  # even if there is no memory for it
             self._sender.close(timeout_s, process_ends)
 

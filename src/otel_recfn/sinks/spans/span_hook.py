@@ -46,10 +46,16 @@ class SpanHook:
         """The same function, for spans of the same ranges in another trace, where other spans are dropped or sent."""
         return SpanHook(self._call)
 
-    def ask(self, event: Event, span_id: int, parent_id: int, name: str, attributes: dict[str, Any]) -> tuple[str, int] | None:
+    def ask(
+        self, event: Event, span_id: int, parent_id: int, name: str, attributes: dict[str, Any]
+    ) -> tuple[str, int] | None:
         """The name and the parent's id of the span of a row, whose attributes the hook may change; None if it is dropped."""
         parent_id = self.sent_instead(parent_id)
-        is_needed = span_id in self._named or bool(event.flags & EventFlag.SHOWN) or not _TELLING.isdisjoint(attributes)
+        is_needed = (
+            span_id in self._named
+            or bool(event.flags & EventFlag.SHOWN)
+            or not _TELLING.isdisjoint(attributes)
+        )
         wanted = self._call(event, attributes)
         self._named.pop(span_id, None)
         if wanted is False and not is_needed:
@@ -71,7 +77,9 @@ class SpanHook:
         before = dict(attributes)
         try:
             wanted = self._function(event, attributes)
-            cleaned = BoundedAttributes(attributes=attributes)  # as the SDK does it with those of the program's spans
+            cleaned = BoundedAttributes(
+                attributes=attributes
+            )  # as the SDK does it with those of the program's spans
             attributes.clear()
             attributes.update(cleaned)
             return text_of_utf8(wanted) if isinstance(wanted, str) else wanted
@@ -79,5 +87,7 @@ class SpanHook:
             self._function = None
             attributes.clear()
             attributes.update(before)
-            _logger.exception("otel-recfn: span_hook raised on the span %r and is not called any more", event.name)
+            _logger.exception(
+                "otel-recfn: span_hook raised on the span %r and is not called any more", event.name
+            )
             return None

@@ -36,7 +36,15 @@ from opentelemetry.trace import SpanContext
 from otel_recfn.batches.number_sets import distinct, groups, is_in
 from otel_recfn.batches.stage import Fate, fate_of
 from otel_recfn.model.batch import Batch, Opened, Track
-from otel_recfn.model.events import OPTIMIZER, OPTIMIZER_STEP, SOURCES, EventFlag, EventSource, RowKind, trace_name
+from otel_recfn.model.events import (
+    OPTIMIZER,
+    OPTIMIZER_STEP,
+    SOURCES,
+    EventFlag,
+    EventSource,
+    RowKind,
+    trace_name,
+)
 from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
 from otel_recfn.sinks.spans.surroundings import PromisedTraces, Surroundings
 
@@ -143,12 +151,24 @@ class _Thread:
     def starts_new(self, begin: Opened) -> bool:
         """Whether a begin starts a new trace, or belongs to the current one."""
         trace = self.current
-        if trace is None or (self.after_step and not _is_step(begin)) or begin.start_ns < trace.start_ns:
+        if (
+            trace is None
+            or (self.after_step and not _is_step(begin))
+            or begin.start_ns < trace.start_ns
+        ):
             return True
-        in_training = not _is_evaluation(begin) and (begin.source == EventSource.MODULE or begin.name.startswith(OPTIMIZER))
+        in_training = not _is_evaluation(begin) and (
+            begin.source == EventSource.MODULE or begin.name.startswith(OPTIMIZER)
+        )
         if trace.evaluates and in_training:
             return True
-        calls = 1 if not self.trains else MAX_CALLS_WHEN_EVALUATING if trace.evaluates else MAX_CALLS_WHEN_TRAINING
+        calls = (
+            1
+            if not self.trains
+            else MAX_CALLS_WHEN_EVALUATING
+            if trace.evaluates
+            else MAX_CALLS_WHEN_TRAINING
+        )
         if _begins_trace(begin) and trace.calls >= calls:
             return True
         rest_ns = IDLE_NS
@@ -156,7 +176,9 @@ class _Thread:
             if trace.spans >= MAX_SPANS or begin.start_ns - trace.start_ns > MAX_LENGTH_NS:
                 return True
             rest_ns = REST_NS
-        return trace.spans >= MAX_SPANS_OF_A_STEP or (not trace.open and begin.start_ns - trace.end_ns > rest_ns)
+        return trace.spans >= MAX_SPANS_OF_A_STEP or (
+            not trace.open and begin.start_ns - trace.end_ns > rest_ns
+        )
 
 
 def _is_step(begin: Opened) -> bool:
@@ -190,7 +212,11 @@ class _Rows(NamedTuple):
 def _rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> _Rows:
     roots, first, counts = groups(batch.root[rows])
     top = rows[batch.parent[rows] == 0]
-    step_names = [name for name in distinct(batch.name[rows]).tolist() if batch.names[name].startswith(OPTIMIZER_STEP)]
+    step_names = [
+        name
+        for name in distinct(batch.name[rows]).tolist()
+        if batch.names[name].startswith(OPTIMIZER_STEP)
+    ]
     steps = rows[is_in(batch.name[rows], step_names)]
     calls = rows[batch.source[rows] == EventSource.MODULE]
     evaluated = (batch.flags[calls] & np.uint32(EventFlag.EVALUATION)) != 0
@@ -209,7 +235,10 @@ class StepTraces:
     """The traces that we start: top-level ranges, grouped per thread."""
 
     def __init__(
-        self, roots_per_second: float | None, surroundings: Surroundings, promised: PromisedTraces | None = None
+        self,
+        roots_per_second: float | None,
+        surroundings: Surroundings,
+        promised: PromisedTraces | None = None,
     ) -> None:
         self._surroundings = surroundings
         self.limiter = RootLimiter(roots_per_second)
@@ -231,23 +260,31 @@ class StepTraces:
         if len(self._roots) > MAX_REMEMBERED_ROOTS:
             self._forget_oldest_roots()
         rootless = np.array([fate_of(one) == Fate.ROOTLESS for one in batch.contexts])
-        is_range = batch.kind == np.uint8(RowKind.RANGE)  # of another type, numpy crashes where it finds no memory for that
+        is_range = batch.kind == np.uint8(
+            RowKind.RANGE
+        )  # of another type, numpy crashes where it finds no memory for that
         ranges = np.flatnonzero(np.take(rootless, batch.context) & is_range)
         begins = batch.opened.in_contexts(rootless)
         if not len(begins) and not len(ranges):
             return {}
         rows, tracks = _rows_by_root(batch, ranges), batch.tracks
         # A thread trains from its first optimizer on; within this batch, from before it.
-        for thread in {tracks[begin.thread] for begin in begins if begin.name.startswith(OPTIMIZER)} | rows.training_threads:
+        for thread in {
+            tracks[begin.thread] for begin in begins if begin.name.startswith(OPTIMIZER)
+        } | rows.training_threads:
             self._thread(thread).trains = True
         self._note(rows, rows.spans)
         for begin in begins:
             self._open(begin, tracks[begin.thread], target)
             self._note(rows, (begin.event_id,))
-        for root in sorted(rows.spans.keys() - self._roots.keys()):  # outermost ranges that were never announced
+        for root in sorted(
+            rows.spans.keys() - self._roots.keys()
+        ):  # outermost ranges that were never announced
             row = rows.first_row[root]
             track, start_ns = int(batch.thread[row]), int(batch.start_ns[row])
-            self._open(Opened(root, "", EventSource.TORCH, start_ns, track, 0), tracks[track], target)
+            self._open(
+                Opened(root, "", EventSource.TORCH, start_ns, track, 0), tracks[track], target
+            )
             self._note(rows, (root,))
         traces = [(root, self._roots[root].context) for root in rows.spans]
         return {root: context for root, context in traces if context is not None}
@@ -285,11 +322,15 @@ class StepTraces:
         if promised or thread.starts_new(begin):
             self._end_trace(thread)
         if thread.current is None:
-            self._threads[track.number] = self._threads.pop(track.number)  # the last to be forgotten
+            self._threads[track.number] = self._threads.pop(
+                track.number
+            )  # the last to be forgotten
             name = trace_name(begin.source, begin.name) or self._surroundings.name(track.name)
             start = start if promised else self._start_root(thread, begin, name, target)
             aside = self._surroundings.worker() is not None
-            thread.current = StepTrace(start, track, begin.start_ns, begin.start_ns, called=name, aside=aside)
+            thread.current = StepTrace(
+                start, track, begin.start_ns, begin.start_ns, called=name, aside=aside
+            )
         trace = thread.current
         if trace.context is not None:
             self._unsent[trace.context.span_id] = trace
@@ -304,11 +345,17 @@ class StepTraces:
         if thread.after_step:
             thread.note_step(trace)
 
-    def _start_root(self, thread: _Thread, begin: Opened, name: str, target: SpanTarget) -> RootStart | None:
+    def _start_root(
+        self, thread: _Thread, begin: Opened, name: str, target: SpanTarget
+    ) -> RootStart | None:
         """Start the root. The sampler sees the name that is known now; the root span's own name is decided at its end."""
         trains = thread.trains and not _is_evaluation(begin)
         start = self._surroundings.start_root(target, TRAINING if trains else name)
-        if start is not None and (start.parent is None or start.parent.is_remote) and not self.limiter.admit(begin.start_ns):
+        if (
+            start is not None
+            and (start.parent is None or start.parent.is_remote)
+            and not self.limiter.admit(begin.start_ns)
+        ):
             return None
         return start
 
@@ -319,7 +366,9 @@ class StepTraces:
             if trace is None or root not in rows.spans:
                 continue
             trace.spans += rows.spans[root]
-            trace.evaluates = root not in rows.trained and (trace.evaluates or root in rows.evaluated)
+            trace.evaluates = root not in rows.trained and (
+                trace.evaluates or root in rows.evaluated
+            )
             if root in rows.stepped:
                 thread = self._thread(trace.thread)
                 thread.note_step(trace)

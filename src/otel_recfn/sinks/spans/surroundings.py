@@ -52,7 +52,9 @@ def remember(values: dict[Key, Value], key: Key, value: Value, most: int) -> Non
     values.pop(key, None)
     values[key] = value
     if len(values) > most:
-        for oldest in list(islice(values, most // 4 + 1)):  # one at a time would look through all that went before
+        for oldest in list(
+            islice(values, most // 4 + 1)
+        ):  # one at a time would look through all that went before
             values.pop(oldest, None)
 
 
@@ -101,7 +103,10 @@ class ProgramSpans:
     def was_inherited(self, trace_id: int, span_id: int) -> bool:
         """Whether this process was forked or started inside the span."""
         around = span_of_parent()
-        is_that_one = around is not None and (around.trace_id, around.span_id) == (trace_id, span_id)
+        is_that_one = around is not None and (around.trace_id, around.span_id) == (
+            trace_id,
+            span_id,
+        )
         return is_that_one or (trace_id, span_id) in self._inherited
 
     def find(self, trace_id: int, span_id: int) -> ReadableSpan | None:
@@ -114,7 +119,12 @@ class ProgramSpans:
         if span is None or span.end_time is None:
             return None
         name, failed = span.name, span.status.status_code is StatusCode.ERROR
-        return SpanEnd(name if isinstance(name, str) else "", nanoseconds(span.start_time), nanoseconds(span.end_time), failed)
+        return SpanEnd(
+            name if isinstance(name, str) else "",
+            nanoseconds(span.start_time),
+            nanoseconds(span.end_time),
+            failed,
+        )
 
     def forget(self, trace_id: int, span_id: int) -> None:
         """Forget a span that nobody asks for any more."""
@@ -183,7 +193,10 @@ class Surroundings:
         """The batch; in a worker, without the span that it was made in as a span around anything."""
         if self._spans.made_in is None:
             return batch
-        contexts = [NO_CONTEXT if self.is_outside(one.trace_id, one.span_id) else one for one in batch.contexts]
+        contexts = [
+            NO_CONTEXT if self.is_outside(one.trace_id, one.span_id) else one
+            for one in batch.contexts
+        ]
         return replace(batch, contexts=contexts) if contexts != list(batch.contexts) else batch
 
     def is_outside(self, trace_id: int, span_id: int) -> bool:
@@ -212,6 +225,12 @@ class Surroundings:
 
     def _launched_in(self) -> trace.SpanContext | None:
         """The span in which the process was launched, from environment variables by OpenTelemetry's specification."""
-        carried = {name.lower(): os.environ[name] for name in ("TRACEPARENT", "TRACESTATE") if name in os.environ}
-        context = trace.get_current_span(TraceContextTextMapPropagator().extract(carried, Context())).get_span_context()
+        carried = {
+            name.lower(): os.environ[name]
+            for name in ("TRACEPARENT", "TRACESTATE")
+            if name in os.environ
+        }
+        context = trace.get_current_span(
+            TraceContextTextMapPropagator().extract(carried, Context())
+        ).get_span_context()
         return context if context.is_valid else None

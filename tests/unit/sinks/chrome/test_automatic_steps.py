@@ -25,10 +25,22 @@ OPTIMIZER = "Optimizer.step#SGD.step"
 Row = dict[str, Any]
 
 
-def row(number: int, start: int, end: int, name: str = "aten::mm", parent: int = 0, **more: Any) -> Row:
+def row(
+    number: int, start: int, end: int, name: str = "aten::mm", parent: int = 0, **more: Any
+) -> Row:
     thread = more.get("thread", MAIN_THREAD).number
-    ids = {"event_id": make_event_id(thread, number), "parent": parent and make_event_id(thread, parent)}
-    return {**ids, "root": make_event_id(thread, parent or number), "start_ns": start, "end_ns": end, "name": name, **more}
+    ids = {
+        "event_id": make_event_id(thread, number),
+        "parent": parent and make_event_id(thread, parent),
+    }
+    return {
+        **ids,
+        "root": make_event_id(thread, parent or number),
+        "start_ns": start,
+        "end_ns": end,
+        "name": name,
+        **more,
+    }
 
 
 def steps_of(*batches: list[Row]) -> list[tuple[str, int, int, int]]:
@@ -42,7 +54,9 @@ def steps_of(*batches: list[Row]) -> list[tuple[str, int, int, int]]:
 def training(steps: int, optimizers: int = 1) -> list[Row]:
     """Two operators and what the optimizers do, each step."""
     names = ["aten::mm", "aten::mm", *[OPTIMIZER] * optimizers] * steps
-    return [row(number + 1, 10 * number, 10 * number + 8, name) for number, name in enumerate(names)]
+    return [
+        row(number + 1, 10 * number, 10 * number + 8, name) for number, name in enumerate(names)
+    ]
 
 
 @pytest.mark.parametrize("optimizers", [1, 2])
@@ -59,8 +73,16 @@ def test_batches_may_end_anywhere(cuts: set[int]) -> None:
 
 
 def test_a_range_in_which_an_optimizer_steps_is_a_step_also_when_it_ends_later() -> None:
-    inner, outer, after = row(2, 12, 14, OPTIMIZER, parent=1), row(1, 10, 20, "train"), row(3, 30, 40)
-    assert steps_of([inner], [outer], [after]) == steps_of([inner, outer, after]) == [("ProfilerStep#0", 1, 10, 21)]
+    inner, outer, after = (
+        row(2, 12, 14, OPTIMIZER, parent=1),
+        row(1, 10, 20, "train"),
+        row(3, 30, 40),
+    )
+    assert (
+        steps_of([inner], [outer], [after])
+        == steps_of([inner, outer, after])
+        == [("ProfilerStep#0", 1, 10, 21)]
+    )
 
 
 def test_each_thread_has_steps_of_its_own() -> None:
@@ -70,18 +92,22 @@ def test_each_thread_has_steps_of_its_own() -> None:
 
 def test_what_ran_before_a_rest_is_not_in_the_step() -> None:
     late = 100 + IDLE_NS
-    assert steps_of([row(1, 10, 20), row(2, late, late + 10), row(3, late + 20, late + 30, OPTIMIZER)]) == [
-        ("ProfilerStep#0", 1, late, late + 31)
-    ]
+    assert steps_of(
+        [row(1, 10, 20), row(2, late, late + 10), row(3, late + 20, late + 30, OPTIMIZER)]
+    ) == [("ProfilerStep#0", 1, late, late + 31)]
 
 
 @pytest.mark.parametrize(
-    "marked", [{"name": "train", "source": EventSource.STEP}, {"name": "ProfilerStep#3"}], ids=["step", "of a profiler"]
+    "marked",
+    [{"name": "train", "source": EventSource.STEP}, {"name": "ProfilerStep#3"}],
+    ids=["step", "of a profiler"],
 )
 def test_nothing_is_added_to_steps_that_the_program_marks(marked: Row) -> None:
     inner, outer = row(2, 12, 18, OPTIMIZER, parent=1), row(1, 10, 20, **marked)
     assert steps_of([inner, outer]) == []
-    assert steps_of([inner, outer, row(3, 30, 40), row(4, 50, 60, OPTIMIZER)]) == [("ProfilerStep#0", 1, 30, 61)]
+    assert steps_of([inner, outer, row(3, 30, 40), row(4, 50, 60, OPTIMIZER)]) == [
+        ("ProfilerStep#0", 1, 30, 61)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +142,11 @@ def spans() -> dict[tuple[int, int], Any]:
 )  # fmt: skip
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_slices_of_a_track_nest_whatever_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: list[tuple[Any, str, int, int]], cuts: set[int], timed: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ran: list[tuple[Any, str, int, int]],
+    cuts: set[int],
+    timed: bool,
 ) -> None:
     known, time, rows = spans(), BASE_NS, list[Row]()
     for number, (ran_in, name, pause, lasts) in enumerate(ran, 1):
@@ -128,7 +158,10 @@ def test_slices_of_a_track_nest_whatever_runs(
         if timed and own:
             one.end_time = own[-1]["end_ns"] + 1
     monkeypatch.setattr(seen_spans, "_spans", known)
-    writer, places = TraceWriter(tmp_path / "trace.json"), [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
+    writer, places = (
+        TraceWriter(tmp_path / "trace.json"),
+        [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)],
+    )
     for first, last in pairwise(places):
         writer.write(make_batch(rows[first:last]))
     writer.close()
@@ -145,15 +178,26 @@ def test_slices_of_a_track_nest_whatever_runs(
 
 
 def test_a_step_begins_anew_in_another_span_of_the_programs() -> None:
-    rows = [row(1, 10, 20, context=INNER), row(2, 30, 40, context=OTHER), row(3, 50, 60, OPTIMIZER, context=OTHER)]
+    rows = [
+        row(1, 10, 20, context=INNER),
+        row(2, 30, 40, context=OTHER),
+        row(3, 50, 60, OPTIMIZER, context=OTHER),
+    ]
     after = [row(4, 70, 80, context=INNER), row(5, 90, 99, OPTIMIZER, context=OTHER)]
-    assert steps_of(rows, after) == steps_of([*rows, *after]) == [("ProfilerStep#0", 1, 30, 60), ("ProfilerStep#1", 1, 90, 100)]
+    assert (
+        steps_of(rows, after)
+        == steps_of([*rows, *after])
+        == [("ProfilerStep#0", 1, 30, 60), ("ProfilerStep#1", 1, 90, 100)]
+    )
 
 
 def test_a_trace_has_them_around_their_ranges(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     writer = TraceWriter(path)
-    rows = [one | {"start_ns": BASE_NS + one["start_ns"], "end_ns": BASE_NS + one["end_ns"]} for one in training(2)]
+    rows = [
+        one | {"start_ns": BASE_NS + one["start_ns"], "end_ns": BASE_NS + one["end_ns"]}
+        for one in training(2)
+    ]
     writer.write(make_batch(rows[:4]))
     writer.write(make_batch(rows[4:]))
     writer.close()

@@ -18,18 +18,26 @@ from otel_recfn.model.events import EventFlag, EventSource, RecordScope, RowKind
 
 PID = 4242
 
-any_text = st.text(st.characters(exclude_categories=()), max_size=20)  # lone surrogates and control characters too
+any_text = st.text(
+    st.characters(exclude_categories=()), max_size=20
+)  # lone surrogates and control characters too
 unsigned = st.integers(0, (1 << 63) - 1)
 signed = st.integers(-(1 << 63), (1 << 63) - 1)
 times = st.integers(0, 1 << 62)
-json_lists = st.lists(st.lists(st.integers(0, 1 << 31)), max_size=3).map(lambda value: json.dumps(value, separators=(",", ":")))
-type_lists = st.lists(st.text(max_size=20), max_size=3).map(lambda value: json.dumps(value, ensure_ascii=False))
+json_lists = st.lists(st.lists(st.integers(0, 1 << 31)), max_size=3).map(
+    lambda value: json.dumps(value, separators=(",", ":"))
+)
+type_lists = st.lists(st.text(max_size=20), max_size=3).map(
+    lambda value: json.dumps(value, ensure_ascii=False)
+)
 rows = st.fixed_dictionaries(
     {},
     optional={
         "event_id": unsigned,
         "kind": st.sampled_from(RowKind),
-        "name": st.one_of(any_text, st.just("step"), st.from_regex(r"nn\.Module: \w*_?\d{0,11}", fullmatch=True)),
+        "name": st.one_of(
+            any_text, st.just("step"), st.from_regex(r"nn\.Module: \w*_?\d{0,11}", fullmatch=True)
+        ),
         "scope": st.sampled_from(RecordScope),
         "source": st.sampled_from(EventSource),
         "start_ns": times,
@@ -45,7 +53,9 @@ rows = st.fixed_dictionaries(
         "shapes": st.one_of(st.just(""), json_lists),
         "dtypes": st.one_of(st.just(""), type_lists),
         "concrete_inputs": st.one_of(st.just(""), type_lists),
-        "attributes": st.one_of(st.just(""), st.dictionaries(st.text(max_size=9), signed, max_size=2).map(json.dumps)),
+        "attributes": st.one_of(
+            st.just(""), st.dictionaries(st.text(max_size=9), signed, max_size=2).map(json.dumps)
+        ),
         "module": any_text,
         "error": any_text,
         "flops": signed,
@@ -109,15 +119,24 @@ def test_many_operators_that_share_some_of_what_they_say() -> None:
     native = encoded(encode_chrome_events, batch, row_numbers(batch), PID, 0)
     assert native == encoded(model_events, batch, row_numbers(batch), PID, 0)
     said = {
-        json.dumps([event["name"], event.get("cat"), event["tid"], event["args"].get("Input Dims")]) for event in parsed(native)
+        json.dumps([event["name"], event.get("cat"), event["tid"], event["args"].get("Input Dims")])
+        for event in parsed(native)
     }
     assert len(said) > 2000
 
 
-@given(st.lists(st.tuples(unsigned, times, unsigned, times), max_size=5), st.integers(0, 1 << 53), times)
-def test_it_writes_the_models_arrows(ends: list[tuple[int, int, int, int]], first_id: int, base_ns: int) -> None:
+@given(
+    st.lists(st.tuples(unsigned, times, unsigned, times), max_size=5),
+    st.integers(0, 1 << 53),
+    times,
+)
+def test_it_writes_the_models_arrows(
+    ends: list[tuple[int, int, int, int]], first_id: int, base_ns: int
+) -> None:
     types = (np.uint64, np.int64, np.uint64, np.int64)
-    columns = [np.array([end[column] for end in ends], dtype=kind) for column, kind in enumerate(types)]
+    columns = [
+        np.array([end[column] for end in ends], dtype=kind) for column, kind in enumerate(types)
+    ]
     native = encoded(encode_chrome_flows, *columns, first_id, PID, base_ns)
     assert native == encoded(model_flows, *columns, first_id, PID, base_ns)
     assert len(parsed(native)) == 2 * len(ends)

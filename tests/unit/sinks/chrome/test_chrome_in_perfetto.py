@@ -25,7 +25,9 @@ SLICES = """
 """
 BESIDE = "select slice.name, dur, pid from slice join process_track on track_id = process_track.id join process using (upid)"
 COMPLAINTS = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
-NUMBERS = "select int_value, string_value, real_value from args where key = 'args.{}' order by int_value"
+NUMBERS = (
+    "select int_value, string_value, real_value from args where key = 'args.{}' order by int_value"
+)
 NOW_NS = time.time_ns()  # Perfetto drops what is before a trace's base time
 ODD = 'a "quoted"\nname\\ \x01\x7f é 😀'
 
@@ -39,11 +41,22 @@ def write(path: Path, *batches: list[dict[str, Any]]) -> None:
 
 def row(number: int, name: str, start: int, end: int, **more: Any) -> dict[str, Any]:
     event_id = make_event_id(more.get("thread", MAIN_THREAD).number, number)
-    return {"event_id": event_id, "name": name, "start_ns": NOW_NS + start, "end_ns": NOW_NS + end, **more}
+    return {
+        "event_id": event_id,
+        "name": name,
+        "start_ns": NOW_NS + start,
+        "end_ns": NOW_NS + end,
+        **more,
+    }
 
 
 def test_slices_nest_to_the_nanosecond(path: Path) -> None:
-    inner = [row(2, "first", 0, 333), row(3, "second", 333, 334), row(4, "empty", 334, 334), row(5, ODD, 335, 1001)]
+    inner = [
+        row(2, "first", 0, 333),
+        row(3, "second", 333, 334),
+        row(4, "empty", 334, 334),
+        row(5, ODD, 335, 1001),
+    ]
     write(path, inner, [row(1, "outer", 0, 1001), row(1, "elsewhere", 7, 9, thread=WORKER_THREAD)])
     slices, complaints = ask_perfetto(path, SLICES, COMPLAINTS)
     assert not complaints
@@ -69,7 +82,10 @@ def test_what_ends_on_another_thread_overlaps_nothing(path: Path) -> None:
         COMPLAINTS,
     )
     assert not complaints
-    assert [(name, dur, parent) for name, _, _, dur, parent, *_ in slices] == [("slice", 150, None), ("another", 50, None)]
+    assert [(name, dur, parent) for name, _, _, dur, parent, *_ in slices] == [
+        ("slice", 150, None),
+        ("another", 50, None),
+    ]
     assert beside == [("crossing", 100, os.getpid())]
 
 
@@ -86,8 +102,22 @@ def test_spans_nest_or_are_beside_the_threads(path: Path) -> None:
 
 
 def test_arrows_marks_and_arguments(path: Path) -> None:
-    forward = row(1, "aten::mul", 0, 100, sequence_nr=7, shapes="[[2,3],[]]", dtypes='["float","Scalar"]', handle=1 << 62)
-    node = {"scope": RecordScope.BACKWARD_FUNCTION, "sequence_nr": 7, "forward_thread_id": 1, "thread": WORKER_THREAD}
+    forward = row(
+        1,
+        "aten::mul",
+        0,
+        100,
+        sequence_nr=7,
+        shapes="[[2,3],[]]",
+        dtypes='["float","Scalar"]',
+        handle=1 << 62,
+    )
+    node = {
+        "scope": RecordScope.BACKWARD_FUNCTION,
+        "sequence_nr": 7,
+        "forward_thread_id": 1,
+        "thread": WORKER_THREAD,
+    }
     backward = row(2, "MulBackward0", 200, 300, **node)
     mark = row(3, "a mark", 400, 400, kind=RowKind.MARK)
     write(path, [forward, backward, mark])
@@ -114,7 +144,11 @@ def test_no_slice_of_a_long_trace_is_a_nanosecond_off(path: Path) -> None:
         now += chance.randrange(1, 10_000_000)
         middle, end = now + chance.randrange(500), now + chance.randrange(500, 1000)
         outer = row(number + 1, f"outer {number}", now, end)
-        rows += [row(number + 3, "inner", middle, end), row(number + 2, f"between {number}", now, end), outer]
+        rows += [
+            row(number + 3, "inner", middle, end),
+            row(number + 2, f"between {number}", now, end),
+            outer,
+        ]
         now = end
     write(path, rows[:3000], rows[3000:])
     slices, complaints = ask_perfetto(path, SLICES, COMPLAINTS)

@@ -21,7 +21,13 @@ OUTER, INNER = make_event_id(1, 1), make_event_id(1, 2)
 
 
 def row(event_id: int, name: str, start: int, end: int, **more: Any) -> dict[str, Any]:
-    return {"event_id": event_id, "name": name, "start_ns": NOW_NS + start, "end_ns": NOW_NS + end, **more}
+    return {
+        "event_id": event_id,
+        "name": name,
+        "start_ns": NOW_NS + start,
+        "end_ns": NOW_NS + end,
+        **more,
+    }
 
 
 def still_open(*rows: dict[str, Any]) -> Batch:
@@ -33,15 +39,21 @@ HANG = still_open(row(INNER, "inner", 100, 9000, parent=OUTER), row(OUTER, "oute
 
 def durations(path: Path) -> dict[str, float]:
     slices = events_in(path, "X")
-    assert len({event["args"]["Event id"] for event in slices}) == len(slices), "a range is there twice"
+    assert len({event["args"]["Event id"] for event in slices}) == len(slices), (
+        "a range is there twice"
+    )
     return {event["name"]: float(event["dur"]) for event in slices}
 
 
-def test_what_is_open_is_there_at_once_and_once_when_it_ends(writer: TraceWriter, path: Path) -> None:
+def test_what_is_open_is_there_at_once_and_once_when_it_ends(
+    writer: TraceWriter, path: Path
+) -> None:
     writer.write(open_for_long(HANG))
     assert durations(path) == {"outer": 9.0, "inner": 8.9}
     assert all(event["args"]["Partial"] for event in events_in(path, "X"))
-    assert [event["args"]["name"] for event in events_in(path, "M") if event["name"] == "thread_name"] == ["MainThread"]
+    assert [
+        event["args"]["name"] for event in events_in(path, "M") if event["name"] == "thread_name"
+    ] == ["MainThread"]
     writer.write(make_batch([row(INNER, "inner", 100, 20_000, parent=OUTER)]))
     assert durations(path) == {"outer": 20.0, "inner": 19.9}
     writer.write(open_for_long(still_open(row(OUTER, "outer", 0, 30_000))))
@@ -58,10 +70,19 @@ def test_what_ended_without_a_row_is_gone(writer: TraceWriter, path: Path) -> No
     assert events_in(path, "X") == []
 
 
-def test_thousands_are_bounded_with_their_parents(writer: TraceWriter, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thousands_are_bounded_with_their_parents(
+    writer: TraceWriter, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trace_file, "MOST_OPEN", 100)
     deep = [
-        row(make_event_id(1, n), f"deep {n}", n, 9000, parent=make_event_id(1, n - 1) if n > 1 else 0) for n in range(1, 1000)
+        row(
+            make_event_id(1, n),
+            f"deep {n}",
+            n,
+            9000,
+            parent=make_event_id(1, n - 1) if n > 1 else 0,
+        )
+        for n in range(1, 1000)
     ]
     writer.write(open_for_long(still_open(*reversed(deep))))
     assert names_in(path) == [f"deep {n}" for n in range(1, 101)]
@@ -69,12 +90,24 @@ def test_thousands_are_bounded_with_their_parents(writer: TraceWriter, path: Pat
 
 def test_perfetto_shows_them(writer: TraceWriter, path: Path) -> None:
     elsewhere = row(make_event_id(2, 1), "elsewhere", 5, 9000, thread=WORKER_THREAD)
-    crossing = row(make_event_id(1, 9), "crossing", 50, 9000, flags=EventFlag.ASYNC | EventFlag.PARTIAL, end_thread=MAIN_THREAD)
+    crossing = row(
+        make_event_id(1, 9),
+        "crossing",
+        50,
+        9000,
+        flags=EventFlag.ASYNC | EventFlag.PARTIAL,
+        end_thread=MAIN_THREAD,
+    )
     ended = row(make_event_id(1, 3), "ended", 200, 300, parent=INNER)
     writer.write(make_batch([ended]))
     writer.write(
         open_for_long(
-            still_open(row(INNER, "inner", 100, 9000, parent=OUTER), row(OUTER, "outer", 0, 9000), elsewhere, crossing)
+            still_open(
+                row(INNER, "inner", 100, 9000, parent=OUTER),
+                row(OUTER, "outer", 0, 9000),
+                elsewhere,
+                crossing,
+            )
         )
     )
     slices, complaints = ask_perfetto(

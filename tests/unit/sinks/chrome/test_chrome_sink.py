@@ -21,8 +21,14 @@ Make = Callable[..., ChromeTraceSink]
 class Gated:
     """A writer whose ``write`` waits for the gate, and that writes down what it is asked."""
 
-    def __init__(self, *, is_open: bool = True, errors: tuple[BaseException | None, ...] = ()) -> None:
-        self.gate, self.entered, self.closed = threading.Event(), threading.Event(), threading.Event()
+    def __init__(
+        self, *, is_open: bool = True, errors: tuple[BaseException | None, ...] = ()
+    ) -> None:
+        self.gate, self.entered, self.closed = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
         if is_open:
             self.gate.set()
         self.calls: list[str] = []
@@ -53,7 +59,9 @@ def make() -> Iterator[Make]:
 
     def make(writer: Gated, batches: int = 100, rows: int = 1000) -> ChromeTraceSink:
         given: Any = writer
-        made.append((ChromeTraceSink(given, ROW_BYTES * (ROWS_OF_A_BATCH * batches + rows)), writer))
+        made.append(
+            (ChromeTraceSink(given, ROW_BYTES * (ROWS_OF_A_BATCH * batches + rows)), writer)
+        )
         return made[-1][0]
 
     yield make
@@ -74,7 +82,9 @@ def rows(count: int) -> Batch:
 
 def lost(sink: ChromeTraceSink) -> dict[str, int]:
     """What it lost, by reason, without zeros."""
-    return {name.removeprefix("dropped."): count for name, count in sink.counters().items() if count}
+    return {
+        name.removeprefix("dropped."): count for name, count in sink.counters().items() if count
+    }
 
 
 def test_batches_arrive_in_order_on_a_thread_that_is_not_instrumented(make: Make) -> None:
@@ -94,7 +104,9 @@ def test_batches_arrive_in_order_on_a_thread_that_is_not_instrumented(make: Make
 
 
 class TestBounds:
-    def test_what_does_not_fit_is_dropped_and_the_file_says_so(self, make: Make, hung: Gated) -> None:
+    def test_what_does_not_fit_is_dropped_and_the_file_says_so(
+        self, make: Make, hung: Gated
+    ) -> None:
         sink = make(hung, batches=2, rows=6)
         sink.write(rows(4))
         assert hung.entered.wait(PATIENCE_S)
@@ -113,8 +125,12 @@ class TestBounds:
         sink.close(PATIENCE_S)
         assert writer.calls == ["50", "close 0"]
 
-    @pytest.mark.parametrize("other", [make_batch([], opened=[{"event_id": 1}] * 3), open_for_long(rows(3))])
-    def test_what_is_announced_or_open_takes_room(self, make: Make, hung: Gated, other: Batch) -> None:
+    @pytest.mark.parametrize(
+        "other", [make_batch([], opened=[{"event_id": 1}] * 3), open_for_long(rows(3))]
+    )
+    def test_what_is_announced_or_open_takes_room(
+        self, make: Make, hung: Gated, other: Batch
+    ) -> None:
         sink = make(hung, batches=3, rows=5)
         sink.write(rows(1))
         assert hung.entered.wait(PATIENCE_S)
@@ -136,7 +152,9 @@ class TestBounds:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("error", [MemoryError(), SystemError("error return without exception set")], ids=repr)
+    @pytest.mark.parametrize(
+        "error", [MemoryError(), SystemError("error return without exception set")], ids=repr
+    )
     def test_a_batch_that_finds_no_memory_is_dropped_and_the_next_comes(
         self, make: Make, caplog: pytest.LogCaptureFixture, error: Exception
     ) -> None:

@@ -34,7 +34,11 @@ def test_the_rank_is_that_of_the_launcher(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     TraceWriter(tmp_path / "trace.json").close()
-    assert read_trace(tmp_path / "trace.json")["distributedInfo"] == {"backend": "", "rank": 3, "world_size": 8}
+    assert read_trace(tmp_path / "trace.json")["distributedInfo"] == {
+        "backend": "",
+        "rank": 3,
+        "world_size": 8,
+    }
 
 
 def test_no_nanosecond_is_lost_on_the_way_through_a_double(writer: TraceWriter, path: Path) -> None:
@@ -57,32 +61,54 @@ class TestMetadata:
     def test_process_and_threads_have_names(self, writer: TraceWriter, path: Path) -> None:
         writer.write(make_batch([{}, {"thread": WORKER_THREAD}]))
         names = [(event["name"], event["tid"], event["args"]) for event in events_in(path, "M")]
-        assert [name for name, _, _ in names[:3]] == ["process_name", "process_labels", "process_sort_index"]
+        assert [name for name, _, _ in names[:3]] == [
+            "process_name",
+            "process_labels",
+            "process_sort_index",
+        ]
         assert ("thread_name", 1001, {"name": "MainThread"}) in names
         assert ("thread_name", 1002, {"name": "thread 1002"}) in names
         assert ("thread_sort_index", 1002, {"sort_index": 2}) in names
         assert {event["pid"] for event in events_in(path, "M")} == {os.getpid()}
 
-    def test_a_name_is_written_once_and_again_when_it_becomes_known(self, writer: TraceWriter, path: Path) -> None:
+    def test_a_name_is_written_once_and_again_when_it_becomes_known(
+        self, writer: TraceWriter, path: Path
+    ) -> None:
         for name in ("", "", "loader"):
             writer.write(make_batch([{"thread": WORKER_THREAD._replace(name=name)}]))
-        found = [event["args"]["name"] for event in events_in(path, "M") if event["name"] == "thread_name"]
+        found = [
+            event["args"]["name"]
+            for event in events_in(path, "M")
+            if event["name"] == "thread_name"
+        ]
         assert found == ["thread 1002", "loader"]
 
-    def test_the_thread_that_only_ended_a_range_has_a_name_too(self, writer: TraceWriter, path: Path) -> None:
+    def test_the_thread_that_only_ended_a_range_has_a_name_too(
+        self, writer: TraceWriter, path: Path
+    ) -> None:
         writer.write(make_batch([{"end_thread": WORKER_THREAD}]))
-        assert 1002 in {event["tid"] for event in events_in(path, "M") if event["name"] == "thread_name"}
+        assert 1002 in {
+            event["tid"] for event in events_in(path, "M") if event["name"] == "thread_name"
+        }
 
 
 class TestArrows:
     def test_numbers_are_unique_across_batches(self, writer: TraceWriter, path: Path) -> None:
         for step in range(3):
             rows: list[dict[str, Any]] = [{"sequence_nr": 2 * step + n} for n in range(2)]
-            rows += [{"sequence_nr": 2 * step + n, "forward_thread_id": 1, "scope": BACKWARD} for n in range(2)]
+            rows += [
+                {"sequence_nr": 2 * step + n, "forward_thread_id": 1, "scope": BACKWARD}
+                for n in range(2)
+            ]
             writer.write(make_batch(rows))
         assert [event["id"] for event in events_in(path, "s")] == [1, 2, 3, 4, 5, 6]
 
     def test_none_to_what_is_no_slice(self, writer: TraceWriter, path: Path) -> None:
-        backward = {"sequence_nr": 4, "forward_thread_id": 1, "scope": BACKWARD, "flags": EventFlag.ASYNC}
+        backward = {
+            "sequence_nr": 4,
+            "forward_thread_id": 1,
+            "scope": BACKWARD,
+            "flags": EventFlag.ASYNC,
+        }
         writer.write(make_batch([{"sequence_nr": 4}, backward]))
         assert events_in(path, "f") == []

@@ -20,7 +20,9 @@ def test_the_file_has_what_was_written_and_an_existing_one_is_replaced(path: Pat
     writer = TraceWriter(path)
     for count in range(1, 6):
         writer.write(make_batch([{"name": f"op {count}"}] * 50))
-        assert [event["name"] for event in events_in(path, "X")] == [f"op {n}" for n in range(1, count + 1) for _ in range(50)]
+        assert [event["name"] for event in events_in(path, "X")] == [
+            f"op {n}" for n in range(1, count + 1) for _ in range(50)
+        ]
     writer.close()
     writer.close()
     assert len(read_trace(path)["traceEvents"]) >= 250
@@ -38,13 +40,21 @@ class TestFailure:
         with pytest.raises(SettingError, match=r"there is no directory .*; create it"):
             TraceWriter(tmp_path / "missing" / "trace.json")
 
-    @pytest.mark.parametrize("directory", ["closed/below", "/".join(["long" * 50] * 25)], ids=["closed", "long"])
-    def test_a_directory_that_cannot_be_looked_at_is_an_error_at_once(self, tmp_path: Path, directory: str) -> None:
+    @pytest.mark.parametrize(
+        "directory", ["closed/below", "/".join(["long" * 50] * 25)], ids=["closed", "long"]
+    )
+    def test_a_directory_that_cannot_be_looked_at_is_an_error_at_once(
+        self, tmp_path: Path, directory: str
+    ) -> None:
         (tmp_path / "closed").mkdir(mode=0)
-        with pytest.raises(SettingError, match=r"cannot be written|there is no directory"):  # the latter for root
+        with pytest.raises(
+            SettingError, match=r"cannot be written|there is no directory"
+        ):  # the latter for root
             TraceWriter(tmp_path / directory / "trace.json")
 
-    def test_a_file_that_someone_else_writes_is_left_to_them(self, writer: TraceWriter, path: Path) -> None:
+    def test_a_file_that_someone_else_writes_is_left_to_them(
+        self, writer: TraceWriter, path: Path
+    ) -> None:
         second = TraceWriter(path)
         second.write(make_batch([{"name": "second"}]))
         writer.write(make_batch([{"name": "first"}]))
@@ -55,7 +65,9 @@ class TestFailure:
 
 
 class TestFork:
-    def test_a_child_that_records_nothing_leaves_no_file(self, writer: TraceWriter, path: Path) -> None:
+    def test_a_child_that_records_nothing_leaves_no_file(
+        self, writer: TraceWriter, path: Path
+    ) -> None:
         in_child(lambda: _write_in_child(writer, make_batch([])))
         writer.close()
         assert os.listdir(path.parent) == [path.name]

@@ -20,7 +20,9 @@ from trace_files import names_in
 
 pytestmark = [
     pytest.mark.one_python,
-    pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are looked up in /proc"),
+    pytest.mark.skipif(
+        not os.path.isdir("/proc/self/fd"), reason="descriptors are looked up in /proc"
+    ),
 ]
 FOREIGN = b"the program's own\n" * 20_000
 
@@ -55,7 +57,9 @@ class Program:
     def finds_its_files_as_they_were(self) -> None:
         for number, path in self._open.items():
             assert path.read_bytes() == FOREIGN
-            assert os.fstat(number).st_ino == path.stat().st_ino, "our program's descriptor was closed"
+            assert os.fstat(number).st_ino == path.stat().st_ino, (
+                "our program's descriptor was closed"
+            )
 
     def close(self) -> None:
         for number in self._open:
@@ -71,7 +75,9 @@ def program(tmp_path: Path) -> Iterator[Program]:
 
 
 class TestChromeTrace:
-    def test_the_programs_files_stay_as_they_are_and_the_trace_ends(self, path: Path, program: Program) -> None:
+    def test_the_programs_files_stay_as_they_are_and_the_trace_ends(
+        self, path: Path, program: Program
+    ) -> None:
         writer = TraceWriter(path)
         writer.write(make_batch([{"name": "before"}]))
         program.takes_over(ours(path.parent))
@@ -113,6 +119,8 @@ def test_a_legacy_profile_keeps_no_descriptor_while_it_runs(tmp_path: Path) -> N
     profile = RecordProfile(where / "steps.trace")
     with record_function("step"):
         pass
-    assert ours(where) == set()  # so there is nothing of it that the program could close and open anew
+    assert (
+        ours(where) == set()
+    )  # so there is nothing of it that the program could close and open anew
     profile.close()
     assert "step" in (where / "steps.trace").read_text()

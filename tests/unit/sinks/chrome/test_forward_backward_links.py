@@ -42,7 +42,10 @@ def test_memory_is_bounded_and_what_started_first_is_forgotten_first() -> None:
     for step in range(70):
         numbers = np.arange(4096) + 4096 * step
         linked(links, replace(many, sequence_nr=numbers, start_ns=BASE_NS + numbers))
-    backward = [{"sequence_nr": number, "forward_thread_id": 1, "scope": BACKWARD} for number in (0, 4096 * 70 - 1)]
+    backward = [
+        {"sequence_nr": number, "forward_thread_id": 1, "scope": BACKWARD}
+        for number in (0, 4096 * 70 - 1)
+    ]
     [(_, found)] = linked(links, make_batch(backward))
     assert found.start_ns == BASE_NS + 4096 * 70 - 1
 
@@ -70,10 +73,14 @@ def test_any_rows_are_linked_as_the_definition_says(batches: list[Batch]) -> Non
         for _, row in numbered:
             if row.scope != BACKWARD and not row.forward_thread_id:
                 key = row.thread.thread_id, row.sequence_nr
-                last_started[key] = max(row, last_started.get(key, row), key=lambda one: one.start_ns)
+                last_started[key] = max(
+                    row, last_started.get(key, row), key=lambda one: one.start_ns
+                )
         expected = []
         for at, row in numbered:
             found = last_started.get((row.forward_thread_id, row.sequence_nr))
             if row.scope == BACKWARD and row.forward_thread_id and found is not None:
-                expected.append((at, ForwardRange(found.event_id, found.start_ns, found.thread.number)))
+                expected.append(
+                    (at, ForwardRange(found.event_id, found.start_ns, found.thread.number))
+                )
         assert linked(links, batch) == expected

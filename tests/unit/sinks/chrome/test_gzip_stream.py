@@ -44,7 +44,9 @@ PARTS = st.lists(st.tuples(st.binary(max_size=3000), st.integers(1, 30)), min_si
 
 
 @given(PARTS, st.integers(0, 9000))
-def test_a_file_that_is_cut_between_two_pages_is_whole(parts: list[tuple[bytes, int]], alone: int) -> None:
+def test_a_file_that_is_cut_between_two_pages_is_whole(
+    parts: list[tuple[bytes, int]], alone: int
+) -> None:
     stream, texts = GzipStream(), [b" " * alone, *[part * times for part, times in parts]]
     content = stream.alone(texts[0], 0)
     for text in texts[1:]:
@@ -61,7 +63,10 @@ def test_what_is_forgotten_is_not_written() -> None:
     content = stream.put(b"kept", 0) + stream.flush(0)
     stream.put(b"forgotten", len(content))
     stream.forget()
-    assert gzip.decompress(content + stream.put(b", too", len(content)) + stream.flush(len(content))) == b"kept, too"
+    assert (
+        gzip.decompress(content + stream.put(b", too", len(content)) + stream.flush(len(content)))
+        == b"kept, too"
+    )
 
 
 UPPER_IN_USE = """

@@ -28,7 +28,10 @@ from trace_files import events_in, names_in, names_in_cut
 
 pytestmark = pytest.mark.one_python
 CALLS: list[tuple[Any, str]] = [
-    *((os, name) for name in ("open", "pwrite", "ftruncate", "fchmod", "lseek", "link", "unlink", "replace")),
+    *(
+        (os, name)
+        for name in ("open", "pwrite", "ftruncate", "fchmod", "lseek", "link", "unlink", "replace")
+    ),
     (fcntl, "flock"),
 ]
 
@@ -40,7 +43,9 @@ BEFORE = '[\n{"ph": "X", "name": "an earlier run"}\n]\n'
 class Counting:
     """Does something after the n-th call of the system."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, when: int, then: Callable[[], None]) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, when: int, then: Callable[[], None]
+    ) -> None:
         self.calls = 0
         self._when, self._then = when, then
         for module, name in CALLS:
@@ -74,14 +79,18 @@ def calls_of(path: Path) -> int:
     return counting.calls
 
 
-def test_a_kill_leaves_the_earlier_trace_or_the_batches_that_were_written(path: Path, in_small_process: Run) -> None:
+def test_a_kill_leaves_the_earlier_trace_or_the_batches_that_were_written(
+    path: Path, in_small_process: Run
+) -> None:
     in_small_process(killed_after_each_call, path)
 
 
 def killed_after_each_call(path: Path) -> None:
     calls, seen = calls_of(path), set()
     for when in range(1, calls + 1):
-        path.write_bytes(gzip.compress(BEFORE.encode()) if path.suffix == ".gz" else BEFORE.encode())
+        path.write_bytes(
+            gzip.compress(BEFORE.encode()) if path.suffix == ".gz" else BEFORE.encode()
+        )
         killed_in_child(partial(write_until_call, path, when))
         found = names_in_cut(path)
         if found != ["an earlier run"]:
@@ -107,13 +116,19 @@ def test_perfetto_opens_a_trace_whose_process_was_killed(path: Path) -> None:
     assert ask_perfetto(path, SLICES) == [[(len(events_in(path, "X")),)]]
 
 
-def test_perfetto_opens_a_trace_that_was_killed_amid_its_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_perfetto_opens_a_trace_that_was_killed_amid_its_end(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The object's last fields are there, its beginning isn't yet."""
 
     def work() -> None:
         writer = write_twice(path)
         write = os.pwrite
-        monkeypatch.setattr(os, "pwrite", lambda *given: write(*given) if given[2] else os.kill(os.getpid(), signal.SIGKILL))
+        monkeypatch.setattr(
+            os,
+            "pwrite",
+            lambda *given: write(*given) if given[2] else os.kill(os.getpid(), signal.SIGKILL),
+        )
         writer.close()
 
     killed_in_child(work)
@@ -125,7 +140,9 @@ def write_twice(path: Path) -> TraceWriter:
     writer, now_ns = TraceWriter(path), time.time_ns()
     for turn in range(2):
         starts = range(now_ns + turn * 1000, now_ns + turn * 1000 + 100)
-        writer.write(make_batch([{"name": "op", "start_ns": start, "end_ns": start + 1} for start in starts]))
+        writer.write(
+            make_batch([{"name": "op", "start_ns": start, "end_ns": start + 1} for start in starts])
+        )
     return writer
 
 
@@ -139,7 +156,9 @@ def test_perfetto_opens_a_text_that_is_cut_anywhere(tmp_path: Path) -> None:
         assert 190 < found <= 200
 
 
-def test_a_full_disk_costs_the_batches_that_meet_it(writer: TraceWriter, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_costs_the_batches_that_meet_it(
+    writer: TraceWriter, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     writer.write(make_batch([{"name": "before"}]))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10_000, limits[1]))
@@ -158,7 +177,9 @@ def test_a_full_disk_costs_the_batches_that_meet_it(writer: TraceWriter, path: P
     assert "counted" in told.getMessage()
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "no space"), OSError(errno.EDQUOT, "quota")])
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "no space"), OSError(errno.EDQUOT, "quota")]
+)
 def test_at_any_moment(path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """Whatever call fails: each batch is in the file whole or counted, and no arrow begins nowhere."""
     chance = random.Random(11)
@@ -205,7 +226,12 @@ def step(turn: int) -> list[dict[str, Any]]:
     """Forward ranges, whose backward ranges come in the next turn."""
     start = 1_700_000_000_000_000_000 + turn * 1_000_000
     forward = [
-        {"name": f"forward {turn}", "sequence_nr": turn * 20 + n, "start_ns": start + n * 100, "end_ns": start + n * 100 + 50}
+        {
+            "name": f"forward {turn}",
+            "sequence_nr": turn * 20 + n,
+            "start_ns": start + n * 100,
+            "end_ns": start + n * 100 + 50,
+        }
         for n in range(20)
     ]
     backward = [

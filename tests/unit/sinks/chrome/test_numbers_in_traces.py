@@ -19,16 +19,31 @@ pytestmark = pytest.mark.one_python
 
 def change(at: int, nbytes: int, device: str = "cpu", **more: Any) -> dict[str, Any]:
     times = {"start_ns": BASE_NS + at, "end_ns": BASE_NS + at}
-    return {"name": "[memory]", "kind": RowKind.MEMORY, "nbytes": nbytes, "device": device, **times, **more}
+    return {
+        "name": "[memory]",
+        "kind": RowKind.MEMORY,
+        "nbytes": nbytes,
+        "device": device,
+        **times,
+        **more,
+    }
 
 
 def counted(path: Path) -> list[tuple[str, int, int]]:
-    counters = [(event["name"], event["ts"], event["args"]["bytes"]) for event in events_in(path, "C")]
-    return sorted([(name, int(time * 1000) + base_ns() - BASE_NS, total) for name, time, total in counters])
+    counters = [
+        (event["name"], event["ts"], event["args"]["bytes"]) for event in events_in(path, "C")
+    ]
+    return sorted(
+        [(name, int(time * 1000) + base_ns() - BASE_NS, total) for name, time, total in counters]
+    )
 
 
-def test_each_device_has_a_counter_that_goes_on_over_batches(writer: TraceWriter, path: Path) -> None:
-    writer.write(make_batch([change(10, 100), change(30, -100), change(20, 50, thread=WORKER_THREAD)]))
+def test_each_device_has_a_counter_that_goes_on_over_batches(
+    writer: TraceWriter, path: Path
+) -> None:
+    writer.write(
+        make_batch([change(10, 100), change(30, -100), change(20, 50, thread=WORKER_THREAD)])
+    )
     writer.write(make_batch([change(40, 7, "cuda:0"), change(50, -50, thread=MAIN_THREAD)]))
     assert counted(path) == [
         ("memory cpu", 10, 100),
@@ -55,10 +70,15 @@ def test_a_batch_that_is_not_written_counts_all_the_same(
 
 def test_perfetto_has_a_counter_track(writer: TraceWriter, path: Path) -> None:
     now_ns = base_ns() + 10**9
-    rows = [{**change(0, nbytes), "start_ns": now_ns + at, "end_ns": now_ns + at} for at, nbytes in ((0, 4096), (1000, -96))]
+    rows = [
+        {**change(0, nbytes), "start_ns": now_ns + at, "end_ns": now_ns + at}
+        for at, nbytes in ((0, 4096), (1000, -96))
+    ]
     writer.write(make_batch(rows))
     joined = "counter join counter_track on counter.track_id = counter_track.id"
-    [found] = ask_perfetto(path, f"select value from {joined} where name like 'memory%' order by ts")
+    [found] = ask_perfetto(
+        path, f"select value from {joined} where name like 'memory%' order by ts"
+    )
     assert found == [(4096.0,), (4000.0,)]
 
 
@@ -69,8 +89,16 @@ ROW = dict[str, Any]
 def node(number: int, sequence_nr: int) -> tuple[ROW, ROW]:
     """The node, and the range around it."""
     around = make_event_id(1, number)
-    backward = {"scope": RecordScope.BACKWARD_FUNCTION, "sequence_nr": sequence_nr, "forward_thread_id": 3, "parent": around}
-    return {"name": "MulBackward0", "event_id": around + 1, **backward}, {"name": EVALUATE, "event_id": around}
+    backward = {
+        "scope": RecordScope.BACKWARD_FUNCTION,
+        "sequence_nr": sequence_nr,
+        "forward_thread_id": 3,
+        "parent": around,
+    }
+    return {"name": "MulBackward0", "event_id": around + 1, **backward}, {
+        "name": EVALUATE,
+        "event_id": around,
+    }
 
 
 def numbers_in(path: Path) -> list[tuple[Any, Any]]:
@@ -79,7 +107,9 @@ def numbers_in(path: Path) -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
-def test_they_are_those_of_the_node_inside_also_of_an_earlier_batch(writer: TraceWriter, path: Path, at_once: int) -> None:
+def test_they_are_those_of_the_node_inside_also_of_an_earlier_batch(
+    writer: TraceWriter, path: Path, at_once: int
+) -> None:
     rows = [*node(1, 7), *node(10, 8)]
     for first in range(0, len(rows), at_once):
         writer.write(make_batch(rows[first : first + at_once]))
@@ -89,7 +119,11 @@ def test_they_are_those_of_the_node_inside_also_of_an_earlier_batch(writer: Trac
 def test_other_ranges_around_a_node_have_none(writer: TraceWriter, path: Path) -> None:
     inner, outer = node(1, 7)
     writer.write(make_batch([inner, {**outer, "name": "mine"}]))
-    assert [event["args"].get("Sequence number") for event in events_in(path, "X") if event["name"] == "mine"] == [None]
+    assert [
+        event["args"].get("Sequence number")
+        for event in events_in(path, "X")
+        if event["name"] == "mine"
+    ] == [None]
 
 
 @pytest.mark.torch
@@ -101,12 +135,20 @@ def test_they_are_torch_profilers(tmp_path: Path) -> None:
         (x * x).relu().sum().backward()
 
     def told(path: Path) -> list[tuple[Any, ...]]:
-        found = [event for event in events_in(path, "X") if event["name"].startswith("autograd::engine::evaluate_function")]
+        found = [
+            event
+            for event in events_in(path, "X")
+            if event["name"].startswith("autograd::engine::evaluate_function")
+        ]
         found.sort(key=lambda event: event["ts"])
         numbers = [event["args"].get("Sequence number") for event in found]
         lowest = min(number for number in numbers if number is not None)
         return [
-            (event["name"], number if number is None else number - lowest, event["args"].get("Fwd thread id", 0) > 0)
+            (
+                event["name"],
+                number if number is None else number - lowest,
+                event["args"].get("Fwd thread id", 0) > 0,
+            )
             for event, number in zip(found, numbers, strict=True)
         ]
 

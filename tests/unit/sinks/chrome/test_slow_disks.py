@@ -65,9 +65,13 @@ def record_until(disk: Disk, instrumentor: OtelRecordFunctionInstrumentor) -> No
     assert disk.is_asked.wait(PATIENCE_S)
 
 
-def start(instrumentor: OtelRecordFunctionInstrumentor, path: Path, **settings: Any) -> InMemorySink:
+def start(
+    instrumentor: OtelRecordFunctionInstrumentor, path: Path, **settings: Any
+) -> InMemorySink:
     beside = InMemorySink(max_events=1_000_000)
-    instrumentor.instrument(chrome_trace=path, sinks=[beside], tracer_provider=TracerProvider(), **settings)
+    instrumentor.instrument(
+        chrome_trace=path, sinks=[beside], tracer_provider=TracerProvider(), **settings
+    )
     return beside
 
 
@@ -121,7 +125,10 @@ def test_what_does_not_fit_is_counted_and_told(
 
 
 def test_an_end_does_not_wait_for_it_and_says_what_is_missing(
-    disk: Disk, instrumentor: OtelRecordFunctionInstrumentor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    disk: Disk,
+    instrumentor: OtelRecordFunctionInstrumentor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("otel_recfn.instrumentor.STOP_SECONDS", 0.2)
     beside = start(instrumentor, tmp_path / "trace.json")

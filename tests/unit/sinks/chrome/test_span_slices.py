@@ -27,15 +27,28 @@ class Span(SimpleNamespace):
     """Which one may have a weak reference to."""
 
 
-def span(name: str, start: int | None = None, end: int | None = None, parent: SpanContextRef | None = None) -> Any:
+def span(
+    name: str,
+    start: int | None = None,
+    end: int | None = None,
+    parent: SpanContextRef | None = None,
+) -> Any:
     """As the SDK has them."""
     times = [None if time is None else BASE_NS + time for time in (start, end)]
     return Span(name=name, start_time=times[0], end_time=times[1], parent=parent)
 
 
-def row(number: int, start: int, end: int, ran_in: SpanContextRef = NO_CONTEXT, **more: Any) -> dict[str, Any]:
+def row(
+    number: int, start: int, end: int, ran_in: SpanContextRef = NO_CONTEXT, **more: Any
+) -> dict[str, Any]:
     event_id = make_event_id(more.get("thread", MAIN_THREAD).number, number)
-    return {"event_id": event_id, "start_ns": BASE_NS + start, "end_ns": BASE_NS + end, "context": ran_in, **more}
+    return {
+        "event_id": event_id,
+        "start_ns": BASE_NS + start,
+        "end_ns": BASE_NS + end,
+        "context": ran_in,
+        **more,
+    }
 
 
 def slices_of(spans: dict[SpanContextRef, Any], *batches: list[dict[str, Any]]) -> list[SpanSlice]:
@@ -49,7 +62,9 @@ def slices_of(spans: dict[SpanContextRef, Any], *batches: list[dict[str, Any]]) 
 
 
 def told(slices: list[SpanSlice]) -> list[tuple[Any, ...]]:
-    return [(one.name, one.track.number, one.start_ns - BASE_NS, one.end_ns - BASE_NS) for one in slices]
+    return [
+        (one.name, one.track.number, one.start_ns - BASE_NS, one.end_ns - BASE_NS) for one in slices
+    ]
 
 
 REQUEST, CHILD, OTHER = context(5, 6), context(5, 7), context(8, 9)
@@ -69,20 +84,28 @@ def test_no_slice_is_longer_where_something_else_is_there() -> None:
     assert told(slices_of(SPANS, inside)) == [("other", 1, 10, 20), ("request", 1, 0, 21)]
 
 
-def test_a_span_lies_in_its_parent_and_in_the_range_that_is_its_parent_also_when_that_ends_in_a_later_batch() -> None:
+def test_a_span_lies_in_its_parent_and_in_the_range_that_is_its_parent_also_when_that_ends_in_a_later_batch() -> (
+    None
+):
     """The program sees the range's span as its current one: that is the parent of a span which it opens there."""
     spans = {**SPANS, CHILD: span("child", parent=context(5, 1000))}
     batches = [[row(2, 22, 24, REQUEST)], [row(3, 30, 40, CHILD)], [row(1, 20, 60, REQUEST)]]
     assert told(slices_of(spans, *batches)) == [("child", 1, 30, 41), ("request", 1, 20, 61)]
     known = {**SPANS, CHILD: span("child", parent=REQUEST)}
-    assert told(slices_of(known, [row(1, 30, 40, CHILD)])) == [("request", 1, 30, 41), ("child", 1, 30, 41)]
+    assert told(slices_of(known, [row(1, 30, 40, CHILD)])) == [
+        ("request", 1, 30, 41),
+        ("child", 1, 30, 41),
+    ]
     over = {**spans, REQUEST: span("request", end=29)}
     assert told(slices_of(over, *batches[:2])) == [("request", 1, 22, 25), ("child", 1, 30, 41)]
 
 
 def test_each_thread_has_a_slice_of_a_span() -> None:
     worker = row(1, 50, 60, REQUEST, thread=WORKER_THREAD)
-    assert told(slices_of(SPANS, [row(1, 10, 20, REQUEST), worker])) == [("request", 1, 10, 21), ("request", 2, 50, 61)]
+    assert told(slices_of(SPANS, [row(1, 10, 20, REQUEST), worker])) == [
+        ("request", 1, 10, 21),
+        ("request", 2, 50, 61),
+    ]
 
 
 def test_a_stretch_that_may_lie_across_an_open_range_is_asynchronous(path: Path) -> None:
@@ -90,7 +113,11 @@ def test_a_stretch_that_may_lie_across_an_open_range_is_asynchronous(path: Path)
     writer.write(make_batch([row(1, 0, 10, REQUEST), row(3, 30, 40, REQUEST)]))
     writer.write(make_batch([row(2, 20, 60, OTHER)]))
     writer.close()
-    found = [(event["ph"], event["args"]["span_id"]) for event in events_in(path, "bX") if "span_id" in event["args"]]
+    found = [
+        (event["ph"], event["args"]["span_id"])
+        for event in events_in(path, "bX")
+        if "span_id" in event["args"]
+    ]
     assert found == [("b", f"{6:016x}"), ("X", f"{9:016x}")]
 
 
@@ -120,7 +147,9 @@ class Thread:
 
     def __init__(self) -> None:
         self.now = self.count = 0
-        self.open: list[list[Any]] = []  # [task, number, start, context, is_crossed], in the order of begins
+        self.open: list[
+            list[Any]
+        ] = []  # [task, number, start, context, is_crossed], in the order of begins
         self.rows: list[dict[str, Any]] = []
         self.current: dict[int, list[SpanContextRef]] = {}
         self.spans: dict[SpanContextRef, Any] = {}
@@ -140,13 +169,23 @@ class Thread:
             at = self.open.index(own[-1])
             is_crossing = at < len(self.open) - 1
             _, number, start, ran_in, _ = self.open.pop(at)
-            self.rows.append(row(number, start, self.now, ran_in, flags=EventFlag.CROSSING if is_crossing else EventFlag.NONE))
+            self.rows.append(
+                row(
+                    number,
+                    start,
+                    self.now,
+                    ran_in,
+                    flags=EventFlag.CROSSING if is_crossing else EventFlag.NONE,
+                )
+            )
 
     def enter(self, task: int) -> None:
         stack = self.current.setdefault(task, [NO_CONTEXT])
         trace_id = stack[-1].trace_id or task + 1
         stack.append(context(trace_id, len(self.spans) + 1))
-        self.spans[stack[-1]] = span(f"span {len(self.spans)}", self.now - 1, parent=stack[-2] if stack[-2].span_id else None)
+        self.spans[stack[-1]] = span(
+            f"span {len(self.spans)}", self.now - 1, parent=stack[-2] if stack[-2].span_id else None
+        )
 
     def leave(self, task: int) -> None:
         stack = self.current.get(task, [])
@@ -154,10 +193,21 @@ class Thread:
             self.spans[stack.pop()].end_time = BASE_NS + self.now + 1
 
 
-ACTIONS = st.tuples(st.sampled_from(["begin", "end", "begin", "end", "enter", "leave"]), st.integers(0, 2))
+ACTIONS = st.tuples(
+    st.sampled_from(["begin", "end", "begin", "end", "enter", "leave"]), st.integers(0, 2)
+)
 
 
-CROSSED_FIRST = [("begin", 1), ("begin", 0), ("end", 1), ("enter", 1), ("begin", 0), ("begin", 1), ("end", 1), ("begin", 0)]
+CROSSED_FIRST = [
+    ("begin", 1),
+    ("begin", 0),
+    ("end", 1),
+    ("enter", 1),
+    ("begin", 0),
+    ("begin", 1),
+    ("end", 1),
+    ("begin", 0),
+]
 """The outermost range is over, and did not nest; what began in it is open."""
 
 
@@ -176,13 +226,17 @@ def test_slices_always_nest_and_cover_what_ran_in_their_spans(
         for found in thread.spans.values():
             found.parent = None
     rows = thread.rows
-    found = slices_of(thread.spans, *[rows[at : at + at_once] for at in range(0, len(rows), at_once)])
+    found = slices_of(
+        thread.spans, *[rows[at : at + at_once] for at in range(0, len(rows), at_once)]
+    )
     ranges = [one for one in rows if not one["flags"]]
     among = [(one.start_ns, one.end_ns) for one in found if one.nests]
     assert_nest(among + [(one["start_ns"], one["end_ns"]) for one in ranges])
     for one in [one for one in ranges if one["context"].span_id]:
         covering = [each for each in found if each.key == one["context"][:2]]
-        assert any(each.start_ns <= one["start_ns"] and one["end_ns"] <= each.end_ns for each in covering)
+        assert any(
+            each.start_ns <= one["start_ns"] and one["end_ns"] <= each.end_ns for each in covering
+        )
 
 
 def assert_nest(intervals: list[Interval]) -> None:

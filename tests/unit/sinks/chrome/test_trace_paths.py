@@ -19,7 +19,9 @@ from trace_files import names_in
 
 pytestmark = pytest.mark.one_python
 NOBODY = 65534
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user, or mount")
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can act as another user, or mount"
+)
 
 
 def as_nobody(work: Callable[[], object]) -> None:
@@ -50,7 +52,9 @@ class TestRefused:
         assert (tmp_path / "trace.json").read_text() == "before"
 
     @pytest.mark.parametrize("kind", ["directory", "fifo", "device"])
-    def test_what_is_no_file(self, tmp_path: Path, instrumentor: OtelRecordFunctionInstrumentor, kind: str) -> None:
+    def test_what_is_no_file(
+        self, tmp_path: Path, instrumentor: OtelRecordFunctionInstrumentor, kind: str
+    ) -> None:
         path = tmp_path / "trace.json"
         if kind == "directory":
             path.mkdir()
@@ -58,7 +62,9 @@ class TestRefused:
             os.mkfifo(path)
         else:
             path.symlink_to("/dev/null")
-        with pytest.raises(SettingError, match=r"(Is a directory|not a regular file).*choose a path"):
+        with pytest.raises(
+            SettingError, match=r"(Is a directory|not a regular file).*choose a path"
+        ):
             instrumentor.instrument(chrome_trace=str(path))
         with profile() as prof:
             pass
@@ -68,7 +74,9 @@ class TestRefused:
 
 
 class TestTheWay:
-    def test_a_relative_path_is_as_of_the_start(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_relative_path_is_as_of_the_start(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (tmp_path / "elsewhere").mkdir()
         monkeypatch.chdir(tmp_path)
         writer = TraceWriter("trace.json")
@@ -117,7 +125,9 @@ class TestPermissions:
         assert set(modes.values()) == {0o600}
         assert len(modes) == 3
 
-    def test_what_the_user_chose_stays_and_so_does_a_change_while_it_is_written(self, tmp_path: Path) -> None:
+    def test_what_the_user_chose_stays_and_so_does_a_change_while_it_is_written(
+        self, tmp_path: Path
+    ) -> None:
         path = tmp_path / "trace.json"
         path.touch()
         path.chmod(0o640)

@@ -50,11 +50,17 @@ BASE_NS = 1_700_000_000_000_000_000
 def view(aggregation: str, **more: Any) -> list[View]:
     """The views of a provider whose histograms are aggregated so."""
     found = AGGREGATIONS[aggregation]
-    return [View(instrument_name=DURATION, aggregation=found, **more)] if found is not None or more else []
+    return (
+        [View(instrument_name=DURATION, aggregation=found, **more)]
+        if found is not None or more
+        else []
+    )
 
 
 def reader(temporality: AggregationTemporality) -> InMemoryMetricReader:
-    return InMemoryMetricReader(preferred_temporality=dict.fromkeys((Histogram, Counter, ObservableCounter), temporality))
+    return InMemoryMetricReader(
+        preferred_temporality=dict.fromkeys((Histogram, Counter, ObservableCounter), temporality)
+    )
 
 
 def provider(readers: Sequence[InMemoryMetricReader], **options: Any) -> MeterProvider:
@@ -62,13 +68,20 @@ def provider(readers: Sequence[InMemoryMetricReader], **options: Any) -> MeterPr
 
 
 def batch_of(rows: Sequence[Row]) -> Batch:
-    return make_batch([{"name": name, "scope": scope, "start_ns": BASE_NS, "end_ns": BASE_NS + ns} for name, scope, ns in rows])
+    return make_batch(
+        [
+            {"name": name, "scope": scope, "start_ns": BASE_NS, "end_ns": BASE_NS + ns}
+            for name, scope, ns in rows
+        ]
+    )
 
 
 class Ours:
     """A sink, and the readers of its provider."""
 
-    def __init__(self, readers: Sequence[InMemoryMetricReader], max_series: int = 1000, **options: Any) -> None:
+    def __init__(
+        self, readers: Sequence[InMemoryMetricReader], max_series: int = 1000, **options: Any
+    ) -> None:
         self.readers, self.provider = readers, provider(readers, **options)
         self.sink = MetricsSink(self.provider)
         self.sink._series = SeriesTable(max_series)
@@ -88,24 +101,40 @@ class Model:
 
     def record(self, rows: Iterable[Row]) -> None:
         for name, scope, ns in rows:
-            self._histogram.record(ns / 1e9, {"recfn.name": name, "recfn.scope": RecordScope(scope).name})
+            self._histogram.record(
+                ns / 1e9, {"recfn.name": name, "recfn.scope": RecordScope(scope).name}
+            )
 
 
-def points(one: InMemoryMetricReader, metric: str = DURATION) -> dict[tuple[tuple[str, Any], ...], dict[str, Any]]:
+def points(
+    one: InMemoryMetricReader, metric: str = DURATION
+) -> dict[tuple[tuple[str, Any], ...], dict[str, Any]]:
     """The data points of a metric by their attributes, without the moments at which they were made."""
     data = one.get_metrics_data()
     found = [each for each in metrics_of(data) if each.name == metric]
-    return {tuple(sorted(point.attributes.items())): _fields(point) for each in found for point in each.data.data_points}
+    return {
+        tuple(sorted(point.attributes.items())): _fields(point)
+        for each in found
+        for point in each.data.data_points
+    }
 
 
 def metrics_of(data: Any) -> list[Any]:
     if data is None:
         return []
-    return [each for resource in data.resource_metrics for scope in resource.scope_metrics for each in scope.metrics]
+    return [
+        each
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for each in scope.metrics
+    ]
 
 
 def _fields(point: Any) -> dict[str, Any]:
-    fields = {name: getattr(point, name, None) for name in ("count", "min", "max", "scale", "zero_count", "bucket_counts")}
+    fields = {
+        name: getattr(point, name, None)
+        for name in ("count", "min", "max", "scale", "zero_count", "bucket_counts")
+    }
     scale = fields["scale"]
     finer = 0 if scale is None else max(0, scale - POWER_SCALE)  # than ours
     fields["scale"] = None if scale is None else scale - finer
@@ -113,7 +142,10 @@ def _fields(point: Any) -> dict[str, Any]:
         buckets = getattr(point, side, None)
         fields[side] = _counted(buckets, finer) if buckets is not None else None
     total = getattr(point, "sum", getattr(point, "value", None))
-    return fields | {"total": round(total, 9) if total is not None else None, "bounds": getattr(point, "explicit_bounds", None)}
+    return fields | {
+        "total": round(total, 9) if total is not None else None,
+        "bounds": getattr(point, "explicit_bounds", None),
+    }
 
 
 def _counted(buckets: Any, finer: int) -> dict[int, int]:

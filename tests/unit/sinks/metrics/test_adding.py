@@ -9,13 +9,21 @@ from math import inf, nextafter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.logarithm_mapping import LogarithmMapping
+from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.logarithm_mapping import (
+    LogarithmMapping,
+)
 
 from batches import make_batch
 from example_counts import examples
 from otel_recfn.model.events import EventFlag, RowKind
 from otel_recfn.sinks.metrics.sdk_streams import _LOWEST_POWER, POWER_SCALE, POWERS
-from otel_recfn.sinks.metrics.sums import OVERFLOW, DurationSums, SeriesTable, SumColumn, least_above
+from otel_recfn.sinks.metrics.sums import (
+    OVERFLOW,
+    DurationSums,
+    SeriesTable,
+    SumColumn,
+    least_above,
+)
 
 pytestmark = pytest.mark.one_python
 
@@ -27,7 +35,9 @@ ROWS = st.lists(
             "name": st.sampled_from(["a", "b", "c", "d"]),
             "scope": st.integers(0, 9),
             "kind": st.sampled_from([RowKind.RANGE, RowKind.RANGE, RowKind.RANGE, RowKind.MARK]),
-            "flags": st.sampled_from([EventFlag.NONE, EventFlag.ASYNC, EventFlag.PARTIAL, EventFlag.IN_COMPILATION]),
+            "flags": st.sampled_from(
+                [EventFlag.NONE, EventFlag.ASYNC, EventFlag.PARTIAL, EventFlag.IN_COMPILATION]
+            ),
             "start_ns": st.integers(0, 1000),
             "end_ns": st.one_of(st.integers(0, 100_000), st.integers(0, 1 << 50)),
         }
@@ -43,10 +53,18 @@ def test_sums_are_those_of_the_rows(given_batches: list[list[dict[str, int]]]) -
     durations: list[list[int]] = [[] for _ in range(7)]
     for batch in map(make_batch, given_batches):
         sums.add(batch, table.numbers_of(batch))
-        known = {(one.scope, one.name): number for number, one in enumerate(table.series) if one is not None}
+        known = {
+            (one.scope, one.name): number
+            for number, one in enumerate(table.series)
+            if one is not None
+        }
         for row in batch.events():
-            if row.kind == RowKind.RANGE and not row.flags & (EventFlag.PARTIAL | EventFlag.IN_COMPILATION):
-                durations[known.get((row.scope, row.name), OVERFLOW)].append(max(row.end_ns - row.start_ns, 0))
+            if row.kind == RowKind.RANGE and not row.flags & (
+                EventFlag.PARTIAL | EventFlag.IN_COMPILATION
+            ):
+                durations[known.get((row.scope, row.name), OVERFLOW)].append(
+                    max(row.end_ns - row.start_ns, 0)
+                )
     for number, all_ns in enumerate(durations):
         if all_ns:
             plain = [len(all_ns), sum(all_ns), min(all_ns), max(all_ns), all_ns[-1]]
@@ -68,7 +86,11 @@ def test_bounds_that_no_duration_reaches() -> None:
 
 
 @examples(200)
-@given(st.lists(st.one_of(st.integers(1, 10**15), st.integers(0, 19).map(lambda n: 10**9 << n)), min_size=1))
+@given(
+    st.lists(
+        st.one_of(st.integers(1, 10**15), st.integers(0, 19).map(lambda n: 10**9 << n)), min_size=1
+    )
+)
 def test_power_buckets_are_those_of_the_sdk(durations: list[int]) -> None:
     mapping = LogarithmMapping(POWER_SCALE)
     buckets = LEAST_NS[-1].searchsorted(durations, side="right") - 1 + _LOWEST_POWER

@@ -10,7 +10,17 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from measured_metrics import AGGREGATIONS, TEMPORALITIES, Model, Ours, Row, points, provider, reader, view
+from measured_metrics import (
+    AGGREGATIONS,
+    TEMPORALITIES,
+    Model,
+    Ours,
+    Row,
+    points,
+    provider,
+    reader,
+    view,
+)
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
 
@@ -21,12 +31,17 @@ from timeouts import PATIENCE_S
 pytestmark = pytest.mark.one_python
 
 DURATIONS = st.one_of(
-    st.sampled_from([0, 1, 2, 1000, 1_000_000, 500_000_000, 1_000_000_000, 2_000_000_000, 2_500, 1_500_000_000]),
+    st.sampled_from(
+        [0, 1, 2, 1000, 1_000_000, 500_000_000, 1_000_000_000, 2_000_000_000, 2_500, 1_500_000_000]
+    ),
     st.integers(0, 100_000),
     st.integers(0, 10**12),
 )
 ROWS: st.SearchStrategy[list[Row]] = st.lists(
-    st.tuples(st.sampled_from(["aten::add", "aten::mm", "step"]), st.sampled_from([0, 1, 7]), DURATIONS), max_size=25
+    st.tuples(
+        st.sampled_from(["aten::add", "aten::mm", "step"]), st.sampled_from([0, 1, 7]), DURATIONS
+    ),
+    max_size=25,
 )
 
 
@@ -37,7 +52,10 @@ ROWS: st.SearchStrategy[list[Row]] = st.lists(
 def test_points_are_as_if_each_duration_was_recorded(
     aggregation: str, temporality: AggregationTemporality, collections: list[list[list[Row]]]
 ) -> None:
-    ours, model = Ours([reader(temporality)], views=view(aggregation)), Model([reader(temporality)], views=view(aggregation))
+    ours, model = (
+        Ours([reader(temporality)], views=view(aggregation)),
+        Model([reader(temporality)], views=view(aggregation)),
+    )
     for batches in collections:
         for rows in batches:
             ours.record(rows)
@@ -63,7 +81,9 @@ def found(one: InMemoryMetricReader) -> object:
 
 @examples(30)
 @given(st.lists(st.tuples(ROWS, st.integers(0, 2)), min_size=1, max_size=6))
-def test_readers_that_collect_at_different_moments_see_all(steps: list[tuple[list[Row], int]]) -> None:
+def test_readers_that_collect_at_different_moments_see_all(
+    steps: list[tuple[list[Row], int]],
+) -> None:
     delta, cumulative = TEMPORALITIES
     ours = Ours([reader(delta), reader(cumulative), reader(delta)], views=view("exponential"))
     model = Model([reader(delta), reader(cumulative), reader(delta)], views=view("exponential"))
@@ -75,11 +95,16 @@ def test_readers_that_collect_at_different_moments_see_all(steps: list[tuple[lis
 
 @pytest.mark.parametrize("temporality", TEMPORALITIES)
 @pytest.mark.parametrize("keys", [{"recfn.scope"}, {"recfn.name"}, set()])
-def test_a_view_that_keeps_some_attributes_puts_series_together(temporality: AggregationTemporality, keys: set[str]) -> None:
+def test_a_view_that_keeps_some_attributes_puts_series_together(
+    temporality: AggregationTemporality, keys: set[str]
+) -> None:
     rows: list[Row] = [("a", 0, 10), ("b", 0, 5_000), ("a", 7, 3_000_000), ("b", 7, 0)]
     for aggregation in ("exponential", "explicit"):
         views = view(aggregation, attribute_keys=keys)
-        ours, model = Ours([reader(temporality)], views=views), Model([reader(temporality)], views=views)
+        ours, model = (
+            Ours([reader(temporality)], views=views),
+            Model([reader(temporality)], views=views),
+        )
         for _ in range(3):
             ours.record(rows)
             model.record(rows)
@@ -87,8 +112,15 @@ def test_a_view_that_keeps_some_attributes_puts_series_together(temporality: Agg
 
 
 def test_several_views_of_the_histogram_give_a_metric_each() -> None:
-    views = [*view("exponential", name="fine"), *view("explicit", name="coarse"), *view("sum", name="spent")]
-    ours, model = Ours([reader(TEMPORALITIES[0])], views=views), Model([reader(TEMPORALITIES[0])], views=views)
+    views = [
+        *view("exponential", name="fine"),
+        *view("explicit", name="coarse"),
+        *view("sum", name="spent"),
+    ]
+    ours, model = (
+        Ours([reader(TEMPORALITIES[0])], views=views),
+        Model([reader(TEMPORALITIES[0])], views=views),
+    )
     for one in (ours, model):
         one.record([("a", 0, 10), ("a", 0, 20_000), ("b", 0, 7)])
     data = {each: [points_of(one, each) for one in (ours, model)] for each in ("fine",)}

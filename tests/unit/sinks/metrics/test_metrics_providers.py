@@ -8,7 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from measured_metrics import ADD, TEMPORALITIES, Counted, Ours, batch_of, counts, points, provider, reader, values, view
+from measured_metrics import (
+    ADD,
+    TEMPORALITIES,
+    Counted,
+    Ours,
+    batch_of,
+    counts,
+    points,
+    provider,
+    reader,
+    values,
+    view,
+)
 from opentelemetry import metrics as api
 
 from otel_recfn.sinks.metrics import sdk_streams
@@ -35,8 +47,12 @@ class TestProviders:
         sink.write(batch_of([("aten::add", 0, 1)]))
         assert sink.take() == []
 
-    @pytest.mark.parametrize(("aggregation", "wanted"), [("default", True), ("sum", True), ("drop", False)])
-    def test_what_is_not_sampled_is_wanted_where_durations_are(self, aggregation: str, wanted: bool) -> None:
+    @pytest.mark.parametrize(
+        ("aggregation", "wanted"), [("default", True), ("sum", True), ("drop", False)]
+    )
+    def test_what_is_not_sampled_is_wanted_where_durations_are(
+        self, aggregation: str, wanted: bool
+    ) -> None:
         ours = Ours([reader(DELTA)], views=view(aggregation))
         ours.record([("aten::add", 0, 1)])
         assert ours.sink.wants_unsampled is wanted
@@ -56,7 +72,9 @@ class TestProviders:
         sink.write(batch_of([("aten::add", 0, 1)] * 3))
         assert counts(late) == {ADD: 3}
 
-    def test_one_that_is_replaced_gets_what_was_before(self, global_provider: Callable[[Any], None]) -> None:
+    def test_one_that_is_replaced_gets_what_was_before(
+        self, global_provider: Callable[[Any], None]
+    ) -> None:
         first, second = reader(DELTA), reader(DELTA)
         kept = provider([first])
         global_provider(kept)
@@ -106,15 +124,21 @@ class ForeignMeter(api.NoOpMeter):
         super().__init__(name)
         self.callbacks = callbacks
 
-    def create_observable_counter(self, name: str, callbacks: Any = None, *_: Any, **__: Any) -> Any:
+    def create_observable_counter(
+        self, name: str, callbacks: Any = None, *_: Any, **__: Any
+    ) -> Any:
         self.callbacks[name] = callbacks[0]
 
 
 class TestOtherSdks:
     """There is no histogram."""
 
-    def test_a_foreign_provider(self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("otel_recfn.sinks.metrics.instruments.NoOpMeter", type("Nothing", (), {}))
+    def test_a_foreign_provider(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(
+            "otel_recfn.sinks.metrics.instruments.NoOpMeter", type("Nothing", (), {})
+        )
         given = Foreign()
         sink = MetricsSink(given)
         for _ in range(2):
@@ -124,7 +148,9 @@ class TestOtherSdks:
         assert sink.wants_unsampled is False
         assert [DURATION in record.message for record in caplog.records] == [True]
 
-    def test_an_aggregation_that_has_changed(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def test_an_aggregation_that_has_changed(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
         monkeypatch.setattr(sdk_streams, "_EXPLICIT", "_Renamed")
         ours = Ours([reader(DELTA)])
         ours.record([("aten::add", 0, 1), ("aten::add", 0, 4)])
@@ -147,13 +173,25 @@ class TestCounters:
     def test_what_became_of_ranges_and_spans(self, ours: Ours) -> None:
         counted = Counted()
         ours.sink.report_from(counted)
-        counted.set(exported=10, unsampled=5, dropped__buffer_full=1, dropped__queue_full=3, chrome_trace__dropped__error=2)
+        counted.set(
+            exported=10,
+            unsampled=5,
+            dropped__buffer_full=1,
+            dropped__queue_full=3,
+            chrome_trace__dropped__error=2,
+        )
         one = ours.readers[0]
         assert values(one, "recfn.ranges") == {"exported": 10, "unsampled": 5, "dropped": 4}
         lost = {"dropped.buffer_full": 1, "dropped.queue_full": 3, "chrome_trace.dropped.error": 2}
         assert values(one, "recfn.lost") == lost
         counted.set(exported=11, folded=90, failed=1)
-        assert values(one, "recfn.ranges") == {"exported": 11, "folded": 90, "unsampled": 5, "failed": 1, "dropped": 4}
+        assert values(one, "recfn.ranges") == {
+            "exported": 11,
+            "folded": 90,
+            "unsampled": 5,
+            "failed": 1,
+            "dropped": 4,
+        }
         assert values(one, "recfn.lost") == {**lost, "failed": 1}
 
     def test_what_waits(self, ours: Ours) -> None:
@@ -173,7 +211,9 @@ class TestCounters:
             sink.close(0.0)
             found = counts(ours.readers[0])
             told.append((values(ours.readers[0], "recfn.ranges").get("exported", 0), found[ADD]))
-        assert [count for _, count in told] == ([10, 4, 7] if temporality == DELTA else [10, 14, 21])
+        assert [count for _, count in told] == (
+            [10, 4, 7] if temporality == DELTA else [10, 14, 21]
+        )
 
     def test_sums_that_are_left_reach_the_readers(self, ours: Ours) -> None:
         ours.record([("aten::add", 0, 1)] * 4)

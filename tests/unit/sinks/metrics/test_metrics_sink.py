@@ -9,7 +9,18 @@ from functools import partial
 from typing import Any
 
 import pytest
-from measured_metrics import ADD, TEMPORALITIES, Counted, Ours, batch_of, counts, points, reader, values, view
+from measured_metrics import (
+    ADD,
+    TEMPORALITIES,
+    Counted,
+    Ours,
+    batch_of,
+    counts,
+    points,
+    reader,
+    values,
+    view,
+)
 from opentelemetry.sdk.metrics.view import View
 
 from batches import make_batch
@@ -39,7 +50,9 @@ class TestWhatCounts:
 
     def test_a_name_that_utf8_can_not_hold(self, ours: Ours) -> None:
         ours.record([("bad \ud800", 0, 1)])
-        assert list(points(ours.readers[0])) == [(("recfn.name", "bad \\ud800"), ("recfn.scope", "FUNCTION"))]
+        assert list(points(ours.readers[0])) == [
+            (("recfn.name", "bad \\ud800"), ("recfn.scope", "FUNCTION"))
+        ]
 
     def test_series_beyond_the_bound_are_one(self) -> None:
         ours = Ours([reader(CUMULATIVE)], max_series=3)

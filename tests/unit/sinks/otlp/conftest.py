@@ -19,7 +19,9 @@ MIB = 1 << 20
 class Sending:
     """A delivery, and the spans that it is given."""
 
-    def __init__(self, exporter: Any, request_bytes: int = MIB, queue_bytes: int = 64 * MIB) -> None:
+    def __init__(
+        self, exporter: Any, request_bytes: int = MIB, queue_bytes: int = 64 * MIB
+    ) -> None:
         delivery = otlp_delivery(exporter, request_bytes, queue_bytes)
         assert delivery is not None
         self.delivery = delivery

@@ -16,18 +16,34 @@ from otel_recfn.model.columns import Track
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
 
-INT64 = st.one_of(st.sampled_from([0, 1, -1, -(1 << 63), (1 << 63) - 1, 127, 128]), st.integers(-(1 << 63), (1 << 63) - 1))
+INT64 = st.one_of(
+    st.sampled_from([0, 1, -1, -(1 << 63), (1 << 63) - 1, 127, 128]),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+)
 UINT64 = st.one_of(st.sampled_from([0, 1, (1 << 63), (1 << 64) - 1]), st.integers(0, (1 << 64) - 1))
 TEXTS = st.one_of(
     st.sampled_from(
-        ["", "aten::add", "\0", "a\0b", "\ud800", "\udc80 not UTF-8", "n\u00e4me", "\U0001f525", "x" * 200, "y" * 17_000]
+        [
+            "",
+            "aten::add",
+            "\0",
+            "a\0b",
+            "\ud800",
+            "\udc80 not UTF-8",
+            "n\u00e4me",
+            "\U0001f525",
+            "x" * 200,
+            "y" * 17_000,
+        ]
     ),
     st.text(st.characters(), max_size=80),
 )
 """Also with lone surrogates: what stands for bytes that are no UTF-8."""
 SHAPES = st.one_of(st.just(""), st.just("[]"), st.just("[[2,3],[],[[4],[5]]]"), TEXTS)
 DTYPES = st.one_of(st.just(""), st.just('["float","\\ud800",""]'), TEXTS)
-CALLS = st.sampled_from(["model.py(12): forward", "(0): ", "a(b(3): c(4): d", "<built-in function add>"])
+CALLS = st.sampled_from(
+    ["model.py(12): forward", "(0): ", "a(b(3): c(4): d", "<built-in function add>"]
+)
 STATES = st.sampled_from(["", "vendor=1", "a=1,b@c=2", "key=" + "v" * 200])
 TRACKS = st.one_of(
     st.sampled_from([MAIN_THREAD, WORKER_THREAD]),
@@ -40,7 +56,9 @@ VALUES: st.SearchStrategy[Any] = st.one_of(
 )  # fmt: skip
 KEYS = st.sampled_from(["recfn.compile.id", "\ud800", "sizes"])
 ATTRIBUTES = st.one_of(
-    st.just(""), st.dictionaries(KEYS, st.one_of(VALUES, st.none(), TEXTS), max_size=3).map(json.dumps), TEXTS
+    st.just(""),
+    st.dictionaries(KEYS, st.one_of(VALUES, st.none(), TEXTS), max_size=3).map(json.dumps),
+    TEXTS,
 )
 ROWS = st.fixed_dictionaries(
     {"end_ns": INT64},
@@ -67,7 +85,9 @@ ROWS = st.fixed_dictionaries(
         "attributes": ATTRIBUTES,
     },
 )
-TOLD = st.dictionaries(st.sampled_from(["recfn.folded.count", "recfn.folded.top", "aggregation.x"]), VALUES, max_size=3)
+TOLD = st.dictionaries(
+    st.sampled_from(["recfn.folded.count", "recfn.folded.top", "aggregation.x"]), VALUES, max_size=3
+)
 
 
 @st.composite
@@ -85,7 +105,9 @@ def plans(draw: st.DrawFn) -> tuple[SpanPlan, Mapping[int, Mapping[str, Any]]]:
         if around is not None:  # both lie in the span that was current when the outermost began
             row.update(parent=around["event_id"], root=around["root"], context=around["context"])
     plan = plan_of(rows)
-    links = draw(st.lists(st.integers(0, (1 << 64) - 1), min_size=len(plan.row), max_size=len(plan.row)))
+    links = draw(
+        st.lists(st.integers(0, (1 << 64) - 1), min_size=len(plan.row), max_size=len(plan.row))
+    )
     plan = plan._replace(linked_id=np.array(links, np.uint64))
     order = draw(st.permutations(range(len(plan.row))))
     told = {row: draw(TOLD) for row in draw(st.lists(st.integers(0, 9), max_size=2))}

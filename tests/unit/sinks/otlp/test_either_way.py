@@ -23,7 +23,14 @@ from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.errors import SettingError
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.otlp.delivery import OtlpDelivery, otlp_delivery
-from otel_recfn.sinks.otlp.transports import GrpcTransport, HttpTransport, Outcome, Verdict, made, transport_of
+from otel_recfn.sinks.otlp.transports import (
+    GrpcTransport,
+    HttpTransport,
+    Outcome,
+    Verdict,
+    made,
+    transport_of,
+)
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
 from timeouts import PATIENCE_S
@@ -50,7 +57,12 @@ class Keeps:
 
     def spans(self) -> list[Span]:
         requests = [ExportTraceServiceRequest.FromString(body) for body in self.bodies]
-        scopes = [scope for request in requests for each in request.resource_spans for scope in each.scope_spans]
+        scopes = [
+            scope
+            for request in requests
+            for each in request.resource_spans
+            for scope in each.scope_spans
+        ]
         return [span for scope in scopes for span in scope.spans]
 
 
@@ -62,7 +74,11 @@ def rows(units: int, ranges: int) -> list[dict[str, Any]]:
         outer = make_event_id(unit, ranges + 1)
         for number in range(1, ranges + 1):
             begin = start + number * 1000
-            failed = {"flags": EventFlag.ERROR, "error": "ValueError: no", "stacktrace": f"at {number}"} if number == 3 else {}
+            failed = (
+                {"flags": EventFlag.ERROR, "error": "ValueError: no", "stacktrace": f"at {number}"}
+                if number == 3
+                else {}
+            )
             found.append(
                 {
                     "event_id": make_event_id(unit, number), "parent": outer, "root": outer, "name": f"op {number % 5}",
@@ -70,7 +86,12 @@ def rows(units: int, ranges: int) -> list[dict[str, Any]]:
                     "context": context(unit, 0xA), "sequence_nr": number, "cpu_time_ns": number % 5, **failed,
                 }
             )  # fmt: skip
-        ends = {"start_ns": start, "end_ns": start + 10**8, "cpu_time_ns": 10**7, "context": context(unit, 0xA)}
+        ends = {
+            "start_ns": start,
+            "end_ns": start + 10**8,
+            "cpu_time_ns": 10**7,
+            "context": context(unit, 0xA),
+        }
         found.append({"event_id": outer, "root": outer, "name": "outer", **ends})
     return found
 
@@ -95,16 +116,30 @@ def test_the_same_spans(volume: Volume, hooked: Any, limits: SpanLimits | None) 
     counters = []
     for sink in (through, beside):
         sink.write(make_batch(rows(units=3, ranges=60)))
-        sink.write(open_for_long(make_batch([{"event_id": make_event_id(9, 1), "name": "open", "context": context(7, 7)}])))
+        sink.write(
+            open_for_long(
+                make_batch(
+                    [{"event_id": make_event_id(9, 1), "name": "open", "context": context(7, 7)}]
+                )
+            )
+        )
         assert sink.flush(PATIENCE_S)
         sink.close(PATIENCE_S)
         counters.append(dict(sink.counters()))
     expected = [
-        span for each in encode_spans(exporter.get_finished_spans()).resource_spans for span in each.scope_spans[0].spans
+        span
+        for each in encode_spans(exporter.get_finished_spans()).resource_spans
+        for span in each.scope_spans[0].spans
     ]
     ours = keeps.spans()
-    of_open_ranges = [[span for span in spans if span.name in ("open", "open for long")] for spans in (expected, ours)]
-    assert [len(spans) for spans in of_open_ranges] == [2, 2]  # in a trace of their own, whose ids are by chance
+    of_open_ranges = [
+        [span for span in spans if span.name in ("open", "open for long")]
+        for spans in (expected, ours)
+    ]
+    assert [len(spans) for spans in of_open_ranges] == [
+        2,
+        2,
+    ]  # in a trace of their own, whose ids are by chance
     assert _in_order(ours) == _in_order(expected)
     assert len(keeps.bodies) > 1
     assert counters[0] == counters[1]
@@ -112,7 +147,9 @@ def test_the_same_spans(volume: Volume, hooked: Any, limits: SpanLimits | None) 
 
 
 def _in_order(spans: list[Span]) -> list[bytes]:
-    return sorted([span.SerializeToString() for span in spans if span.name not in ("open", "open for long")])
+    return sorted(
+        [span.SerializeToString() for span in spans if span.name not in ("open", "open for long")]
+    )
 
 
 TIMEOUT_S = 3.0
@@ -133,7 +170,9 @@ def test_an_exporter_for_http_is_read_as_it_was_configured() -> None:
         session,
     )
     assert transport.headers["api-key"] == "k"
-    assert {name.lower(): value for name, value in transport.headers.items()}["content-type"] == "application/x-protobuf"
+    assert {name.lower(): value for name, value in transport.headers.items()}[
+        "content-type"
+    ] == "application/x-protobuf"
     assert (transport.session.verify, transport.session.cert) == ("ca.pem", ("own.pem", "key.pem"))
 
 
@@ -145,7 +184,12 @@ def test_an_exporter_for_grpc_is_read_as_it_was_configured() -> None:
     transport = transport_of(exporter, owned=False)
     exporter.shutdown()
     assert isinstance(transport, GrpcTransport)
-    assert (transport.endpoint, transport.credentials, transport.timeout_s, transport.compression) == (
+    assert (
+        transport.endpoint,
+        transport.credentials,
+        transport.timeout_s,
+        transport.compression,
+    ) == (
         "there:1",
         None,
         TIMEOUT_S,
@@ -158,7 +202,12 @@ def test_an_exporter_for_grpc_is_read_as_it_was_configured() -> None:
     secure.shutdown()
 
 
-ENVIRONMENT = {"ENDPOINT": "http://there:7", "HEADERS": "api-key=k", "TIMEOUT": "4", "COMPRESSION": "gzip"}
+ENVIRONMENT = {
+    "ENDPOINT": "http://there:7",
+    "HEADERS": "api-key=k",
+    "TIMEOUT": "4",
+    "COMPRESSION": "gzip",
+}
 
 
 @pytest.mark.parametrize("signal", ["", "TRACES_"])
@@ -175,10 +224,15 @@ def test_the_environment_configures_as_it_does_the_official_exporters(
     assert transport.endpoint == (f"http://there:7{path}" if protocol == "http" else "there:7")
     assert transport.timeout_s == 4
     assert dict(transport.headers if protocol == "http" else transport.metadata)["api-key"] == "k"
-    assert (transport.encoding if protocol == "http" else transport.compression) in ("gzip", grpc.Compression.Gzip)
+    assert (transport.encoding if protocol == "http" else transport.compression) in (
+        "gzip",
+        grpc.Compression.Gzip,
+    )
 
 
-@pytest.mark.parametrize(("asked", "protocol"), [(None, "Grpc"), ("grpc", "Grpc"), ("http/protobuf", "Http")])
+@pytest.mark.parametrize(
+    ("asked", "protocol"), [(None, "Grpc"), ("grpc", "Grpc"), ("http/protobuf", "Http")]
+)
 def test_otlp_has_the_protocol_that_the_environment_says(
     asked: str | None, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

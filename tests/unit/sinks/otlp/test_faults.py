@@ -48,7 +48,9 @@ Code = grpc.StatusCode
 def retry_info(seconds: float) -> bytes:
     """A status that wants to be asked again after so long."""
     status = Status(code=8)
-    status.details.add().Pack(RetryInfo(retry_delay=Duration(nanos=int(seconds * 1e9) % 10**9, seconds=int(seconds))))
+    status.details.add().Pack(
+        RetryInfo(retry_delay=Duration(nanos=int(seconds * 1e9) % 10**9, seconds=int(seconds)))
+    )
     return bytes(status.SerializeToString())
 
 
@@ -70,7 +72,9 @@ TIMEOUT_S = 1.0
         break_off(),
     ],
 )
-def test_what_may_be_sent_again_is_sent_again_with_the_same_bytes(act: Act, sending: MakeSending) -> None:
+def test_what_may_be_sent_again_is_sent_again_with_the_same_bytes(
+    act: Act, sending: MakeSending
+) -> None:
     answers = Answers([act, act])
     with http_server(answers) as endpoint:
         to = sending(OverHttp(endpoint=endpoint))
@@ -114,7 +118,9 @@ def test_a_request_that_is_too_large_is_told_with_the_setting_that_mends_it(
 
 
 @pytest.mark.parametrize("header", [{"Content_Encoding": "gzip"}, {"Content_Length": "100"}])
-def test_what_a_server_took_is_not_sent_again_if_its_answer_breaks_off(header: dict[str, str], sending: MakeSending) -> None:
+def test_what_a_server_took_is_not_sent_again_if_its_answer_breaks_off(
+    header: dict[str, str], sending: MakeSending
+) -> None:
     answers = Answers([take_and_break_off(Content_Type="application/x-protobuf", **header)])
     with http_server(answers) as endpoint:
         to = sending(OverHttp(endpoint=endpoint))
@@ -187,7 +193,9 @@ def test_a_server_that_comes_back_gets_all_that_waited(over: str, sending: MakeS
         ("grpc", refuse(Code.RESOURCE_EXHAUSTED, RETRY_IN_A_SECOND)),
     ],
 )
-def test_a_server_is_left_alone_for_as_long_as_it_asks(over: str, act: Act, sending: MakeSending) -> None:
+def test_a_server_is_left_alone_for_as_long_as_it_asks(
+    over: str, act: Act, sending: MakeSending
+) -> None:
     answers = Answers([act])
     with SERVERS[over](answers) as endpoint:
         to = sending(EXPORTERS[over](endpoint=endpoint))
@@ -221,7 +229,11 @@ def test_requests_go_over_connections_that_are_kept(sending: MakeSending) -> Non
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
 def test_two_requests_are_in_flight_at_once_and_never_more(over: str, sending: MakeSending) -> None:
-    names, arrived, let_go = [f"op {number}" for number in range(6)], threading.Semaphore(0), threading.Event()
+    names, arrived, let_go = (
+        [f"op {number}" for number in range(6)],
+        threading.Semaphore(0),
+        threading.Event(),
+    )
     answers = Answers(6 * [held(arrived, let_go)])
     with SERVERS[over](answers) as endpoint:
         to = sending(EXPORTERS[over](endpoint=endpoint))
@@ -253,13 +265,17 @@ def test_flush_and_end_are_bounded_and_what_is_left_is_counted(
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_bodies_are_compressed_as_the_exporter_says(compression: Compression, sending: MakeSending) -> None:
+def test_bodies_are_compressed_as_the_exporter_says(
+    compression: Compression, sending: MakeSending
+) -> None:
     answers = Answers([status(503)])
     with http_server(answers) as endpoint:
         to = sending(OverHttp(endpoint=endpoint, compression=compression))
         to.send("op")
         assert to.delivery.flush(PATIENCE_S)
-    assert answers.encodings == 2 * ["" if compression is Compression.NoCompression else compression.value]
+    assert answers.encodings == 2 * [
+        "" if compression is Compression.NoCompression else compression.value
+    ]
     assert answers.names() == ["op"]
 
 
@@ -285,7 +301,17 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     folder = tmp_path_factory.mktemp("certificate")
     key, file = folder / "key.pem", folder / "certificate.pem"
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", *subject]
+    make = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        *subject,
+    ]
     subprocess.run([*make, "-keyout", str(key), "-out", str(file)], check=True, capture_output=True)
     return Certificate(key, file)
 
@@ -300,7 +326,11 @@ def test_a_wrong_certificate_loses_nothing_and_the_right_one_is_taken(
     with SERVERS[over](answers, tls=tls) as endpoint:
         wrong = sending(EXPORTERS[over](endpoint=endpoint))
         trusting = grpc.ssl_channel_credentials(certificate.file.read_bytes())
-        trusts = {"certificate_file": str(certificate.file)} if over == "http" else {"credentials": trusting}
+        trusts = (
+            {"certificate_file": str(certificate.file)}
+            if over == "http"
+            else {"credentials": trusting}
+        )
         right = sending(EXPORTERS[over](endpoint=endpoint, **trusts))
         for to in (wrong, right):
             to.send("op")

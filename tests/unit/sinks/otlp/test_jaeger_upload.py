@@ -22,7 +22,9 @@ from timeouts import PATIENCE_S
 def test_jaegers_page_takes_the_file_whole(volume: Volume, tmp_path: Path) -> None:
     file = pytest.importorskip("opentelemetry.exporter.otlp.json.file")
     path = tmp_path / "spans.jsonl"
-    provider = TracerProvider(shutdown_on_exit=False, resource=Resource.create({"service.name": "train"}))
+    provider = TracerProvider(
+        shutdown_on_exit=False, resource=Resource.create({"service.name": "train"})
+    )
     provider.add_span_processor(SimpleSpanProcessor(file.FileSpanExporter(path)))
     sink = SpansSink(provider, None, volume=volume)
     forward = {
@@ -37,7 +39,13 @@ def test_jaegers_page_takes_the_file_whole(volume: Volume, tmp_path: Path) -> No
         "forward_thread_id": 1, "context": context(8, 8), "dtypes": '["float",""]',
     }  # fmt: skip
     sink.write(make_batch([*rows(units=3, ranges=60), forward, backward]))
-    sink.write(open_for_long(make_batch([{"event_id": make_event_id(9, 1), "name": "open", "context": context(7, 7)}])))
+    sink.write(
+        open_for_long(
+            make_batch(
+                [{"event_id": make_event_id(9, 1), "name": "open", "context": context(7, 7)}]
+            )
+        )
+    )
     assert sink.flush(PATIENCE_S)
     sink.close(PATIENCE_S)
     spans = uploaded(path)
@@ -47,4 +55,6 @@ def test_jaegers_page_takes_the_file_whole(volume: Volume, tmp_path: Path) -> No
     assert any(span["status"].get("code") == 2 and span["events"] for span in spans)
     if volume is EVERY_RANGE:
         [linked] = [span for span in spans if span["name"] == "MulBackward0"]
-        assert [link["spanId"] for link in linked["links"]] == [one["spanId"] for one in spans if one["name"] == "aten::mul"]
+        assert [link["spanId"] for link in linked["links"]] == [
+            one["spanId"] for one in spans if one["name"] == "aten::mul"
+        ]

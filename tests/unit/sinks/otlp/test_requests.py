@@ -21,7 +21,14 @@ from example_counts import examples
 from otel_recfn.batches.stage import SpanPlan
 from otel_recfn.sinks.otlp import delivery
 from otel_recfn.sinks.otlp.delivery import RequestSender
-from otel_recfn.sinks.otlp.encoding import EncodedSpans, OtlpMapper, Request, RequestBuilder, encoded, with_launch
+from otel_recfn.sinks.otlp.encoding import (
+    EncodedSpans,
+    OtlpMapper,
+    Request,
+    RequestBuilder,
+    encoded,
+    with_launch,
+)
 from otel_recfn.sinks.otlp.transports import MOST_DELAY_S, Outcome, Verdict, retry_after_s
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
@@ -32,28 +39,43 @@ pytestmark = pytest.mark.one_python
 
 def test_a_request_is_what_the_official_encoder_makes() -> None:
     where = target()
-    spans = SpanMapper(where).spans(plan_of([{"name": "a", "context": context(1, 2)}, {"name": "b", "context": context(1, 2)}]))
+    spans = SpanMapper(where).spans(
+        plan_of([{"name": "a", "context": context(1, 2)}, {"name": "b", "context": context(1, 2)}])
+    )
     builder = RequestBuilder(where.resource, where.scope, 1 << 20)
     builder.add(encoded(spans))
     assert ExportTraceServiceRequest.FromString(builder.take().body) == encode_spans(spans)
 
 
 @examples(40)
-@given(st.lists(st.lists(st.integers(0, 3000), min_size=1, max_size=5), max_size=6), st.integers(1024, 8192))
+@given(
+    st.lists(st.lists(st.integers(0, 3000), min_size=1, max_size=5), max_size=6),
+    st.integers(1024, 8192),
+)
 def test_requests_are_bounded_and_cut_no_span(batches: list[list[int]], most: int) -> None:
     where = target()
     mapper, builder = SpanMapper(where), RequestBuilder(where.resource, where.scope, most)
     requests: list[Request] = []
-    names = [[f"{number}.{place} " + "x" * size for place, size in enumerate(sizes)] for number, sizes in enumerate(batches)]
+    names = [
+        [f"{number}.{place} " + "x" * size for place, size in enumerate(sizes)]
+        for number, sizes in enumerate(batches)
+    ]
     for of_batch in names:
-        rest = encoded(mapper.spans(plan_of([{"name": name, "context": context(1, 2)} for name in of_batch])))
+        rest = encoded(
+            mapper.spans(plan_of([{"name": name, "context": context(1, 2)} for name in of_batch]))
+        )
         while len(rest := builder.add(rest)):
             requests.append(builder.take())
     requests += [builder.take()] if builder.spans else []
     arrived = []
     for request in requests:
         read = ExportTraceServiceRequest.FromString(request.body)
-        found = [span.name for each in read.resource_spans for scope in each.scope_spans for span in scope.spans]
+        found = [
+            span.name
+            for each in read.resource_spans
+            for scope in each.scope_spans
+            for span in scope.spans
+        ]
         assert len(found) == request.spans
         assert len(request.body) <= most or request.spans == 1
         arrived += found
@@ -76,16 +98,27 @@ def test_a_request_that_is_being_sent_stays_where_there_is_no_room() -> None:
     sender.end(PATIENCE_S)
 
 
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.sampled_from(Verdict), st.integers(0, 20)), max_size=20))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 9), st.integers(1, 9), st.sampled_from(Verdict), st.integers(0, 20)
+        ),
+        max_size=20,
+    )
+)
 def test_every_span_is_counted_once_whatever_becomes_of_its_request(
     requests: list[tuple[int, int, Verdict, int]],
 ) -> None:
     """Twenty bytes have room; what is to be sent again is so once, without a pause that the test would wait for."""
-    sender = RequestSender(Scripted([Outcome(verdict, "", rejected, 0.0) for _, _, verdict, rejected in requests]), 20)
+    sender = RequestSender(
+        Scripted([Outcome(verdict, "", rejected, 0.0) for _, _, verdict, rejected in requests]), 20
+    )
     for size, spans, _, _ in requests:
         sender.put(Request(b"x" * size, spans))
     assert sender.flush(PATIENCE_S)
-    assert sender.exported + sender.failed + sender.queue_full == sum(spans for _, spans, _, _ in requests)
+    assert sender.exported + sender.failed + sender.queue_full == sum(
+        spans for _, spans, _, _ in requests
+    )
     assert sender.queue._weight == 0
     sender.end(PATIENCE_S)
 
@@ -128,17 +161,23 @@ class Held(Scripted):
         return super().send(body)
 
 
-def test_a_request_with_which_something_raises_is_counted_and_the_next_is_sent(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_with_which_something_raises_is_counted_and_the_next_is_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     sender = RequestSender(Scripted([MemoryError(), SystemExit(), ValueError("secret")]), 1 << 20)
     for _ in range(5):
         sender.put(Request(b"1", 1))
     assert sender.flush(PATIENCE_S)
     sender.end(PATIENCE_S)
     assert (sender.failed, sender.exported) == (3, 2)
-    assert len([record for record in caplog.records if "sending raised" in record.getMessage()]) == 1
+    assert (
+        len([record for record in caplog.records if "sending raised" in record.getMessage()]) == 1
+    )
 
 
-def test_a_flush_shortens_our_pause_and_none_that_the_server_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_shortens_our_pause_and_none_that_the_server_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(delivery, "FIRST_PAUSE_S", 2 * PATIENCE_S)
     ours = RequestSender(Scripted([Outcome(Verdict.AGAIN)] * 2), 1 << 20)
     ours.put(Request(b"1", 1))
@@ -155,14 +194,22 @@ def test_a_flush_shortens_our_pause_and_none_that_the_server_asks_for(monkeypatc
         assert not any(thread.is_alive() for thread in each._threads)  # no pause holds up the end
 
 
-def test_a_server_has_failed_after_two_failures_and_not_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_has_failed_after_two_failures_and_not_once_it_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(delivery, "FIRST_PAUSE_S", 0.0)
     again, never = Outcome(Verdict.AGAIN), Outcome(Verdict.AGAIN, delay_s=2 * PATIENCE_S)
-    for outcomes, failed in (([never], False), ([again, never], True), ([again, again, Outcome(Verdict.REFUSED)], False)):
+    for outcomes, failed in (
+        ([never], False),
+        ([again, never], True),
+        ([again, again, Outcome(Verdict.REFUSED)], False),
+    ):
         attempts, transport = len(outcomes), Scripted(outcomes)
         sender = RequestSender(transport, 1 << 20)
         sender.put(Request(b"1", 1))
-        wait_until(lambda: transport.sent == attempts and (sender.failures >= delivery.FAILURES) is failed)  # noqa: B023 # called at once
+        wait_until(
+            lambda: transport.sent == attempts and (sender.failures >= delivery.FAILURES) is failed
+        )  # noqa: B023 # called at once
         sender.end(PATIENCE_S)
 
 
@@ -219,30 +266,48 @@ def test_what_a_launcher_says_is_on_our_resource(
         monkeypatch.setenv(name, value)
     plain, own = Resource({"service.name": "s"}, "https://schema"), Resource({"recfn.rank": 9})
     made = with_launch(plain)
-    assert (dict(made.attributes), made.schema_url) == ({"service.name": "s", **attributes}, "https://schema")
+    assert (dict(made.attributes), made.schema_url) == (
+        {"service.name": "s", **attributes},
+        "https://schema",
+    )
     assert with_launch(own).attributes["recfn.rank"] == 9
     assert dict(plain.attributes) == {"service.name": "s"}
 
 
 Told = Mapping[int, Mapping[str, Any]]
-LIMITS = [None, SpanLimits(max_span_attributes=3), SpanLimits(max_attribute_length=5), SpanLimits(max_events=0, max_links=0)]
+LIMITS = [
+    None,
+    SpanLimits(max_span_attributes=3),
+    SpanLimits(max_attribute_length=5),
+    SpanLimits(max_events=0, max_links=0),
+]
 
 
 def official(spans: list[ReadableSpan]) -> list[Span]:
-    return [span for resource in encode_spans(spans).resource_spans for scope in resource.scope_spans for span in scope.spans]
+    return [
+        span
+        for resource in encode_spans(spans).resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
 
 
 def read(spans: EncodedSpans) -> list[Span]:
     whole = list(ScopeSpans.FromString(bytes(spans.data)).spans)
     ends = spans.ends.tolist()
-    single = [ScopeSpans.FromString(bytes(spans.data[begin:end])).spans for begin, end in zip([0, *ends], ends, strict=False)]
+    single = [
+        ScopeSpans.FromString(bytes(spans.data[begin:end])).spans
+        for begin, end in zip([0, *ends], ends, strict=False)
+    ]
     assert [list(each) for each in single] == [[span] for span in whole]
     return whole
 
 
 @examples(60)
 @given(plans(), st.sampled_from(LIMITS))
-def test_rows_become_the_spans_that_the_official_encoder_writes(plan: tuple[SpanPlan, Told], limits: SpanLimits | None) -> None:
+def test_rows_become_the_spans_that_the_official_encoder_writes(
+    plan: tuple[SpanPlan, Told], limits: SpanLimits | None
+) -> None:
     where = target(limits)
     ours, objects = OtlpMapper(where).spans(*plan), SpanMapper(where).spans(*plan)
     assert read(ours) == official(objects)

@@ -72,13 +72,21 @@ def moved(where: Any, _body: bytes) -> None:
         (reason(f"Forbidden, {TOKEN} and {KEY} of {USER} are unknown"), "HTTP 403 Forbidden"),
         (reason("\x1b[31mForbidden" + " so long" * 5_000), "Forbidden so long"),
         (moved, "HTTP 302 Found to http://elsewhere/v1/traces, which is not followed"),
-        (take_partly(1, LONG), "1 spans of a request were rejected: [31mrejected WARNING forged so long"),
+        (
+            take_partly(1, LONG),
+            "1 spans of a request were rejected: [31mrejected WARNING forged so long",
+        ),
         (take_partly(1, f"unknown: {TOKEN}"), "1 spans of a request were rejected: unknown: ***"),
     ],
 )
-def test_what_a_server_says_over_http(act: Act, said: str, sending: MakeSending, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_server_says_over_http(
+    act: Act, said: str, sending: MakeSending, caplog: pytest.LogCaptureFixture
+) -> None:
     with http_server(Answers([act])) as endpoint:
-        send(sending, OverHttp(endpoint=with_secrets(endpoint), headers={"authorization": f"Bearer {TOKEN}"}))
+        send(
+            sending,
+            OverHttp(endpoint=with_secrets(endpoint), headers={"authorization": f"Bearer {TOKEN}"}),
+        )
         assert f"spans to {endpoint}: " in caplog.text
     assert said in caplog.text
 
@@ -93,19 +101,29 @@ def aborts(text: str) -> Act:
 @pytest.mark.parametrize(
     ("act", "said"),
     [
-        (aborts(f"{TOKEN} is unknown, see http://{USER}:{PASSWORD}@there?key={KEY}"), "*** is unknown, see http://there"),
+        (
+            aborts(f"{TOKEN} is unknown, see http://{USER}:{PASSWORD}@there?key={KEY}"),
+            "*** is unknown, see http://there",
+        ),
         (aborts("\x1b[31mrefused\r\n" + "so long " * 200), "refused so long so long"),
-        (take_partly(1, LONG), "1 spans of a request were rejected: [31mrejected WARNING forged so long"),
+        (
+            take_partly(1, LONG),
+            "1 spans of a request were rejected: [31mrejected WARNING forged so long",
+        ),
     ],
 )
-def test_what_a_server_says_over_grpc(act: Act, said: str, sending: MakeSending, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_server_says_over_grpc(
+    act: Act, said: str, sending: MakeSending, caplog: pytest.LogCaptureFixture
+) -> None:
     with grpc_server(Answers([act])) as endpoint:
         send(sending, OverGrpc(endpoint=endpoint, headers=(("authorization", f"Bearer {TOKEN}"),)))
     assert said in caplog.text
 
 
 @pytest.mark.parametrize("over", [OverHttp, OverGrpc])
-def test_where_nobody_listens(over: Any, sending: MakeSending, caplog: pytest.LogCaptureFixture) -> None:
+def test_where_nobody_listens(
+    over: Any, sending: MakeSending, caplog: pytest.LogCaptureFixture
+) -> None:
     endpoint = with_secrets(f"http://localhost:{free_port()}")
     to = sending(over(endpoint=endpoint))
     to.send("op")
@@ -116,7 +134,9 @@ def test_where_nobody_listens(over: Any, sending: MakeSending, caplog: pytest.Lo
 
 @pytest.mark.parametrize("value", [f"Bearer {TOKEN}\n", f"{TOKEN}\u20ac", f"{TOKEN}\r\nx: y"])
 @pytest.mark.parametrize("over", [OverHttp, OverGrpc])
-def test_a_header_that_cannot_be_sent(over: Any, value: str, sending: MakeSending, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_header_that_cannot_be_sent(
+    over: Any, value: str, sending: MakeSending, caplog: pytest.LogCaptureFixture
+) -> None:
     server = http_server if over is OverHttp else grpc_server
     with server(Answers()) as endpoint:
         exporter = over(endpoint=endpoint)
@@ -125,11 +145,18 @@ def test_a_header_that_cannot_be_sent(over: Any, value: str, sending: MakeSendin
         else:
             exporter._headers = (("authorization", value),)
         assert send(sending, exporter)["failed"] == 1
-    said = "the endpoint or a header can't be used as it is" if over is OverHttp else "gRPC INTERNAL: Invalid metadata"
+    said = (
+        "the endpoint or a header can't be used as it is"
+        if over is OverHttp
+        else "gRPC INTERNAL: Invalid metadata"
+    )
     assert said in caplog.text
 
 
-@pytest.mark.parametrize("endpoint", [f"http://{USER}:{PASSWORD}@[oh?key={KEY}", f"{USER}:{PASSWORD}@localhost:1?key={KEY}"])
+@pytest.mark.parametrize(
+    "endpoint",
+    [f"http://{USER}:{PASSWORD}@[oh?key={KEY}", f"{USER}:{PASSWORD}@localhost:1?key={KEY}"],
+)
 def test_an_endpoint_that_is_none(endpoint: str, sending: MakeSending) -> None:
     assert send(sending, OverHttp(endpoint=endpoint))["failed"] == 1
 
@@ -158,7 +185,9 @@ class RaisesToo(InMemorySink):
         raise self._error
 
 
-def test_a_processor_and_a_sink_that_raise_what_a_request_did(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_processor_and_a_sink_that_raise_what_a_request_did(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     provider, instrumentor = TracerProvider(), OtelRecordFunctionInstrumentor()
     provider.add_span_processor(Raises())
     sinks = [RaisesToo(requests.ConnectionError(UNREACHABLE)), RaisesToo(RuntimeError(UNREACHABLE))]

@@ -31,13 +31,17 @@ BACKWARD: dict[str, Any] = {
 class Harness:
     """A sink, its provider, and what was exported."""
 
-    def __init__(self, *, roots_per_second: float | None = None, volume: Volume = EVERY_RANGE, **options: Any) -> None:
+    def __init__(
+        self, *, roots_per_second: float | None = None, volume: Volume = EVERY_RANGE, **options: Any
+    ) -> None:
         self.exporter = InMemorySpanExporter()
         self.provider = TracerProvider(shutdown_on_exit=False, **options)
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.sink = SpansSink(self.provider, roots_per_second, volume=volume)
 
-    def write(self, *rows: dict[str, Any], opened: Sequence[dict[str, Any]] = (), flushes: bool = True) -> list[ReadableSpan]:
+    def write(
+        self, *rows: dict[str, Any], opened: Sequence[dict[str, Any]] = (), flushes: bool = True
+    ) -> list[ReadableSpan]:
         """The spans that are sent when these rows have come."""
         self.exporter.clear()
         self.came(make_batch(rows, opened), flushes=flushes)
@@ -64,7 +68,12 @@ class Harness:
 class Gated(SpanExporter):
     """Exports when it may, and says or raises what it is told to."""
 
-    def __init__(self, result: SpanExportResult | BaseException = SpanExportResult.SUCCESS, *, is_open: bool = False) -> None:
+    def __init__(
+        self,
+        result: SpanExportResult | BaseException = SpanExportResult.SUCCESS,
+        *,
+        is_open: bool = False,
+    ) -> None:
         self.result = result
         self.began, self.open = threading.Event(), threading.Event()
         if is_open:
@@ -88,5 +97,8 @@ class Gated(SpanExporter):
 
 def assert_balanced(counters: Mapping[str, int], waiting: int = 0) -> None:
     """All that came has one fate, but for so many that wait."""
-    assert counters["recorded"] + counters["added"] == sum(counters.get(fate, 0) for fate in FATES) + waiting
+    assert (
+        counters["recorded"] + counters["added"]
+        == sum(counters.get(fate, 0) for fate in FATES) + waiting
+    )
     assert min(counters.values()) >= 0

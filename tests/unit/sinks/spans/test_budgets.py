@@ -37,13 +37,21 @@ class Service:
     """Requests of one name, each a trace of its own."""
 
     def __init__(self, per_second: float = 1000) -> None:
-        self.budgets, self.requests, self.now_ns = Budgets(1000, Volume(1000, 50, 5000, per_second=per_second)), 0, BASE_NS
+        self.budgets, self.requests, self.now_ns = (
+            Budgets(1000, Volume(1000, 50, 5000, per_second=per_second)),
+            0,
+            BASE_NS,
+        )
 
-    def request(self, took_ms: int, *, after_ms: int = 10, failed: bool = False, ranges: int = RANGES) -> int:
+    def request(
+        self, took_ms: int, *, after_ms: int = 10, failed: bool = False, ranges: int = RANGES
+    ) -> int:
         """How many spans it gets."""
         self.requests += 1
         self.now_ns += after_ms * MS
-        end = UnitEnd((self.requests, self.requests), "GET", took_ms * MS, failed, self.now_ns, ranges)
+        end = UnitEnd(
+            (self.requests, self.requests), "GET", took_ms * MS, failed, self.now_ns, ranges
+        )
         return min(ranges, self.budgets.grant(end).spans)
 
     def usual(self, requests: int = 2000) -> None:
@@ -64,7 +72,9 @@ def test_ordinary_requests_get_their_few_however_many_are_unusual(failed: bool) 
     assert min(ordinary[1000:]) > 1
 
 
-def test_traces_that_used_nothing_dont_take_the_place_of_one_that_did(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traces_that_used_nothing_dont_take_the_place_of_one_that_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(budgets, "MAX_TRACES", 2)
     of_trace = Budgets(1000, Volume(1000, 50, 5000))
     first = of_trace.grant(UnitEnd((1, 1), "step", MS, False, BASE_NS, RANGES)).spans
@@ -88,11 +98,15 @@ def test_a_longer_request_never_gets_less_than_a_shorter_one_would() -> None:
 
 @given(
     units=st.lists(
-        st.tuples(st.integers(1, 300), st.integers(0, 100), st.integers(1, 1200), st.booleans()), min_size=1, max_size=200
+        st.tuples(st.integers(1, 300), st.integers(0, 100), st.integers(1, 1200), st.booleans()),
+        min_size=1,
+        max_size=200,
     ),
     per_second=st.integers(1, 500),
 )
-def test_spans_per_second_is_a_bound_of_all(units: list[tuple[int, int, int, bool]], per_second: int) -> None:
+def test_spans_per_second_is_a_bound_of_all(
+    units: list[tuple[int, int, int, bool]], per_second: int
+) -> None:
     service, counted, began_ns = Service(per_second), 0, BASE_NS
     for took_ms, after_ms, ranges, failed in units:
         counted += service.request(took_ms, after_ms=after_ms, ranges=ranges, failed=failed) - 1
@@ -121,17 +135,23 @@ def test_what_one_half_has_no_room_for_the_other_has(unusual: bool) -> None:
 def test_a_busy_program_gets_few_spans_for_each_unit_and_all_its_ranges() -> None:
     units = Units(Volume(1000, 50, 5000, per_second=100))
     for number in range(300):
-        units.unit(200, f"request {number % 2}", took_us=1000 + number * 10_000)  # a hundred a second
+        units.unit(
+            200, f"request {number % 2}", took_us=1000 + number * 10_000
+        )  # a hundred a second
     spans = units.ours()
     assert 300 <= len(spans) <= 300 + 100 * (BURST_SECONDS + 3)
     assert ranges_told(spans) == 300 * 200
 
 
 @given(
-    units=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 40), st.booleans()), min_size=1, max_size=30),
+    units=st.lists(
+        st.tuples(st.integers(1, 30), st.integers(1, 40), st.booleans()), min_size=1, max_size=30
+    ),
     cuts=st.sets(st.integers(1, 29)),
 )
-def test_many_units_have_the_same_spans_however_they_are_cut(units: list[tuple[int, int, bool]], cuts: set[int]) -> None:
+def test_many_units_have_the_same_spans_however_they_are_cut(
+    units: list[tuple[int, int, bool]], cuts: set[int]
+) -> None:
     """Units that end one after the other, of one trace, come in one batch or in many."""
     told = []
     for edges in (set(), cuts):
@@ -143,9 +163,16 @@ def test_many_units_have_the_same_spans_however_they_are_cut(units: list[tuple[i
                 program.drained(rows)
                 rows = []
             step = program.start("step", epoch)
-            below = [row for one in range(count) for row in program.rows(step, (f"op {one % 7}", one % 50))]
+            below = [
+                row
+                for one in range(count)
+                for row in program.rows(step, (f"op {one % 7}", one % 50))
+            ]
             end_ns += took_ms * 100 * MS
-            below[0] |= {"end_ns": end_ns - MS, **({"error": "ValueError: no", "flags": EventFlag.ERROR} if failed else {})}
+            below[0] |= {
+                "end_ns": end_ns - MS,
+                **({"error": "ValueError: no", "flags": EventFlag.ERROR} if failed else {}),
+            }
             step.end(end_ns)
             rows += below
         program.drained(rows)
@@ -156,7 +183,9 @@ def test_many_units_have_the_same_spans_however_they_are_cut(units: list[tuple[i
 
 def test_first_hundred_then_the_rate() -> None:
     limiter = RootLimiter(1.0)
-    assert [limiter.admit(BASE_NS) for _ in range(FIRST_ROOTS + 1)] == [True] * FIRST_ROOTS + [False]
+    assert [limiter.admit(BASE_NS) for _ in range(FIRST_ROOTS + 1)] == [True] * FIRST_ROOTS + [
+        False
+    ]
     assert not limiter.admit(BASE_NS + NS_PER_SECOND // 2)
     assert limiter.admit(BASE_NS + NS_PER_SECOND)
     assert not limiter.admit(BASE_NS + NS_PER_SECOND)
@@ -193,7 +222,10 @@ def test_where_all_take_longer_than_before_few_are_unusual() -> None:
 
 def test_the_slow_ones_are_among_many_that_vary() -> None:
     usual, dice = UsualDurations(), random.Random(2)
-    found = [usual.compare("request", 50_000 if number % 500 == 499 else dice.randrange(500, 3000)) for number in range(10_000)]
+    found = [
+        usual.compare("request", 50_000 if number % 500 == 499 else dice.randrange(500, 3000))
+        for number in range(10_000)
+    ]
     assert all(unusual for number, (_, unusual) in enumerate(found) if number % 500 == 499)
     assert sum(unusual for _, unusual in found) < 10_000 / 100
 

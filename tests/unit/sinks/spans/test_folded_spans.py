@@ -45,7 +45,9 @@ class Units(Harness):
         self.tracer = self.provider.get_tracer("program")
         self.ranges = 0
 
-    def start(self, name: str = "request", parent: trace.Span | None = None, start: int = BASE_NS) -> trace.Span:
+    def start(
+        self, name: str = "request", parent: trace.Span | None = None, start: int = BASE_NS
+    ) -> trace.Span:
         above = trace.set_span_in_context(parent) if parent is not None else None
         span = self.tracer.start_span(name, above, start_time=start)
         of_span = span.get_span_context()
@@ -60,30 +62,48 @@ class Units(Harness):
             self.ranges += 1
             event_id = make_event_id(MAIN_THREAD.number, self.ranges)
             root = root or event_id
-            times = {"start_ns": BASE_NS + self.ranges, "end_ns": BASE_NS + self.ranges + duration_us * 1000}
+            times = {
+                "start_ns": BASE_NS + self.ranges,
+                "end_ns": BASE_NS + self.ranges + duration_us * 1000,
+            }
             place = {"event_id": event_id, "parent": above, "root": root, "name": name}
             rows.append({**place, **times, "context": context(of_span.trace_id, of_span.span_id)})
             above = event_id
         return rows[::-1]
 
-    def drained(self, rows: Sequence[dict[str, Any]], drained_ns: int = LATER_NS, **more: Any) -> None:
+    def drained(
+        self, rows: Sequence[dict[str, Any]], drained_ns: int = LATER_NS, **more: Any
+    ) -> None:
         self.came(replace(make_batch(rows, **more), drained_ns=drained_ns))
 
     def flush(self) -> None:
         assert self.sink.flush(PATIENCE_S)
 
     def unit(
-        self, rows: int, name: str = "request", took_us: int = 1000, parent: trace.Span | None = None, names: int = 7
+        self,
+        rows: int,
+        name: str = "request",
+        took_us: int = 1000,
+        parent: trace.Span | None = None,
+        names: int = 7,
     ) -> None:
         """A unit of so many ranges, which ends."""
         span = self.start(name, parent)
-        ranges = [row for number in range(rows) for row in self.rows(span, (f"op {number % names}", 10 + number % 50))]
+        ranges = [
+            row
+            for number in range(rows)
+            for row in self.rows(span, (f"op {number % names}", 10 + number % 50))
+        ]
         span.end(BASE_NS + took_us * 1000)
         self.drained(ranges)
 
     def ours(self) -> list[ReadableSpan]:
         """The spans of ours that came."""
-        return [span for span in self.exporter.get_finished_spans() if span.instrumentation_scope.name == "otel_recfn"]
+        return [
+            span
+            for span in self.exporter.get_finished_spans()
+            if span.instrumentation_scope.name == "otel_recfn"
+        ]
 
 
 def ranges_told(spans: Sequence[ReadableSpan]) -> int:
@@ -118,11 +138,16 @@ def test_a_unit_waits_for_what_is_open_in_it() -> None:
 
 
 @given(
-    shapes=st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), min_size=1, max_size=6), max_size=12),
+    shapes=st.lists(
+        st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), min_size=1, max_size=6),
+        max_size=12,
+    ),
     volume=st.sampled_from([Volume(1), Volume(3), Volume(8, 4, 10), Volume(100)]),
     cuts=st.lists(st.integers(0, 40), max_size=5),
 )
-def test_all_ranges_are_told_however_they_are_cut(shapes: list[list[tuple[str, int]]], volume: Volume, cuts: list[int]) -> None:
+def test_all_ranges_are_told_however_they_are_cut(
+    shapes: list[list[tuple[str, int]]], volume: Volume, cuts: list[int]
+) -> None:
     told = []
     for edges in ((), sorted(cuts)):
         units = Units(volume)
@@ -142,11 +167,20 @@ def test_all_ranges_are_told_however_they_are_cut(shapes: list[list[tuple[str, i
         there = {one.context.span_id for one in spans} | {span.get_span_context().span_id}
         assert all(one.parent.span_id in there for one in spans)
         assert len(spans) <= volume.of_unit
-        assert all(one.attributes.get("recfn.folded.duration_ns", 0) <= one.end_time - one.start_time for one in spans)
+        assert all(
+            one.attributes.get("recfn.folded.duration_ns", 0) <= one.end_time - one.start_time
+            for one in spans
+        )
         ids = {one.context.span_id: one.name for one in spans}
         told.append(
             Counter(
-                (one.name, one.end_time - one.start_time, ids.get(one.parent.span_id), str(one.attributes)) for one in spans
+                (
+                    one.name,
+                    one.end_time - one.start_time,
+                    ids.get(one.parent.span_id),
+                    str(one.attributes),
+                )
+                for one in spans
             )
         )
         units.close()
@@ -163,7 +197,11 @@ def test_a_summary_is_as_long_as_its_ranges_and_stays_in_its_parent() -> None:
     units.drained(rows)
     summary = next(one for one in units.ours() if one.name == "mm (folded)")
     count = summary.attributes["aggregation.span_count"]
-    assert summary.end_time - summary.start_time == summary.attributes["aggregation.duration_total_ns"] == count * 3000
+    assert (
+        summary.end_time - summary.start_time
+        == summary.attributes["aggregation.duration_total_ns"]
+        == count * 3000
+    )
     assert BASE_NS <= summary.start_time <= summary.end_time <= BASE_NS + 60_000
     assert summary.attributes[OF_UNIT] == count
     assert FOLDED not in summary.attributes
@@ -183,8 +221,15 @@ def test_a_call_that_takes_much_longer_stands_beside_the_sum_of_the_others() -> 
     (longest,) = [one for one in units.ours() if one.name == "Model"]
     (others,) = [one for one in units.ours() if one.name == "Model (folded)"]
     assert longest.end_time - longest.start_time == 500_000_000
-    assert longest.attributes["recfn.module.class"] == others.attributes["recfn.module.class"] == "Model"
-    assert (others.attributes["aggregation.span_count"], others.attributes["aggregation.duration_max_ns"]) == (19, 10_000_000)
+    assert (
+        longest.attributes["recfn.module.class"]
+        == others.attributes["recfn.module.class"]
+        == "Model"
+    )
+    assert (
+        others.attributes["aggregation.span_count"],
+        others.attributes["aggregation.duration_max_ns"],
+    ) == (19, 10_000_000)
 
 
 def test_ordinary_units_are_short_and_unusual_ones_come_in_full() -> None:
@@ -249,8 +294,12 @@ def test_a_long_unit_is_sent_in_parts_below_the_open_range(monkeypatch: pytest.M
     rows = [row for _ in range(120) for row in units.rows(span, ("epoch", 100_000), ("op", 1))[:1]]
     outer = units.rows(span, ("epoch", 100_000))[0]
     rows = [{**row, "parent": outer["event_id"], "root": outer["event_id"]} for row in rows]
-    units.drained(rows, opened=[{key: outer[key] for key in ("event_id", "name", "start_ns", "context")}])
-    assert {one.parent.span_id for one in units.ours() if one.name == "op"} != {span.get_span_context().span_id}
+    units.drained(
+        rows, opened=[{key: outer[key] for key in ("event_id", "name", "start_ns", "context")}]
+    )
+    assert {one.parent.span_id for one in units.ours() if one.name == "op"} != {
+        span.get_span_context().span_id
+    }
     span.end(ENDED_NS)
     units.drained([outer])
     spans = units.ours()
@@ -262,7 +311,9 @@ def test_a_long_unit_is_sent_in_parts_below_the_open_range(monkeypatch: pytest.M
 def test_what_is_shorter_than_a_thousandth_of_its_unit_is_in_sums_alone() -> None:
     units = Units()
     span = units.start()
-    rows = [row for number in range(20) for row in units.rows(span, (f"short {number}", number + 1))]
+    rows = [
+        row for number in range(20) for row in units.rows(span, (f"short {number}", number + 1))
+    ]
     rows += units.rows(span, ("long", 74), ("inner", 73))
     span.end(BASE_NS + 74_000_000)
     units.drained(rows)
@@ -270,7 +321,11 @@ def test_what_is_shorter_than_a_thousandth_of_its_unit_is_in_sums_alone() -> Non
     assert (long.name, long.attributes[FOLDED], long.attributes[OF_UNIT]) == ("long", 1, 21)
     assert long.attributes["recfn.folded.duration_ns"] == 73_000
     assert long.attributes["recfn.unit.folded.duration_ns"] == 73_000 + sum(range(1, 21)) * 1000
-    assert long.attributes["recfn.unit.top"] == ["inner: 1 x, 0.073 ms", "short 19: 1 x, 0.020 ms", "short 18: 1 x, 0.019 ms"]
+    assert long.attributes["recfn.unit.top"] == [
+        "inner: 1 x, 0.073 ms",
+        "short 19: 1 x, 0.020 ms",
+        "short 18: 1 x, 0.019 ms",
+    ]
     assert_balanced(units.sink.counters())
 
 
@@ -295,7 +350,9 @@ def test_a_failed_range_and_what_it_lies_in_are_spans_however_short(volume: Volu
 
 @examples(30)
 @given(
-    shapes=st.lists(st.lists(st.tuples(st.integers(0, 90), st.booleans()), min_size=1, max_size=5), max_size=12),
+    shapes=st.lists(
+        st.lists(st.tuples(st.integers(0, 90), st.booleans()), min_size=1, max_size=5), max_size=12
+    ),
     took_us=st.integers(1, 120_000),
 )
 def test_no_span_of_ours_is_shorter_than_a_thousandth_but_those_that_failed(
@@ -305,9 +362,13 @@ def test_no_span_of_ours_is_shorter_than_a_thousandth_but_those_that_failed(
     span = units.start()
     rows, failed = [], 0
     for shape in shapes:
-        inside_out = units.rows(span, *[("op", time_us) for time_us, _ in sorted(shape, reverse=True)])
+        inside_out = units.rows(
+            span, *[("op", time_us) for time_us, _ in sorted(shape, reverse=True)]
+        )
         for row, (_, fails) in zip(inside_out, shape, strict=True):
-            rows.append({**row, "flags": EventFlag.ERROR, "error": "ValueError: no"} if fails else row)
+            rows.append(
+                {**row, "flags": EventFlag.ERROR, "error": "ValueError: no"} if fails else row
+            )
             failed += fails
     span.end(BASE_NS + took_us * 1000)
     units.drained(rows)

@@ -28,7 +28,9 @@ pytestmark = pytest.mark.one_python
 
 ROWS = 5
 """Of a batch."""
-REQUEST_SPAN = SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+REQUEST_SPAN = SpanContext(
+    0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
+)
 
 
 class OfTheProject(Gated):
@@ -38,7 +40,12 @@ class OfTheProject(Gated):
 
 
 def batch(first: int) -> Batch:
-    return make_batch([{"event_id": make_event_id(1, first + number), "context": REQUEST} for number in range(ROWS)])
+    return make_batch(
+        [
+            {"event_id": make_event_id(1, first + number), "context": REQUEST}
+            for number in range(ROWS)
+        ]
+    )
 
 
 def came(sink: SpansSink, rows: Batch) -> None:
@@ -49,10 +56,16 @@ def came(sink: SpansSink, rows: Batch) -> None:
 @pytest.mark.parametrize("process_ends", [False, True])
 @pytest.mark.parametrize("at_once", [False, True], ids=["queued", "exported at once"])
 @pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(3)], ids=["every range", "folded"])
-def test_an_end_in_the_middle_of_an_export(volume: Volume, at_once: bool, process_ends: bool) -> None:
+def test_an_end_in_the_middle_of_an_export(
+    volume: Volume, at_once: bool, process_ends: bool
+) -> None:
     exporter, provider = Gated(), TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter) if at_once else BatchSpanProcessor(exporter))
-    sink = SpansSink(provider, volume=volume, process=Process(ends=lambda: process_ends, exit_timeout_s=0.1))
+    provider.add_span_processor(
+        SimpleSpanProcessor(exporter) if at_once else BatchSpanProcessor(exporter)
+    )
+    sink = SpansSink(
+        provider, volume=volume, process=Process(ends=lambda: process_ends, exit_timeout_s=0.1)
+    )
     came(sink, batch(1))
     flushing = threading.Thread(target=sink.flush, args=(PATIENCE_S,))
     flushing.start()
@@ -61,7 +74,9 @@ def test_an_end_in_the_middle_of_an_export(volume: Volume, at_once: bool, proces
     sink.close(0.1)
     assert not exporter.open.is_set()
     counters = dict(sink.counters())
-    assert ROWS <= counters["dropped.shutdown"] <= 2 * ROWS  # what is left of the first unit is, too
+    assert (
+        ROWS <= counters["dropped.shutdown"] <= 2 * ROWS
+    )  # what is left of the first unit is, too
     assert_balanced(counters)
     exporter.open.set()
     flushing.join(PATIENCE_S)
@@ -102,10 +117,16 @@ def test_spans_of_the_program_wait_for_no_batches_of_ours_where_the_process_ends
     provider.shutdown()
     first, second = ([span.name for span in spans] for spans in exporter.batches)
     assert (first, second) == (["ours"] * ROWS, requests)
-    assert delivery.counters() == {"exported": ROWS, "failed": 0, "dropped.shutdown": 2 * ROWS * ROWS}
+    assert delivery.counters() == {
+        "exported": ROWS,
+        "failed": 0,
+        "dropped.shutdown": 2 * ROWS * ROWS,
+    }
 
 
-def test_what_no_thread_could_be_had_for_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_no_thread_could_be_had_for_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     sink, session = Harness().sink, process_session()
     capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
     session.start(capture)
@@ -124,7 +145,10 @@ def test_what_no_thread_could_be_had_for_is_told(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("exporter", "told"),
     [
-        (Gated(SpanExportResult.FAILURE, is_open=True), f"failed={ROWS}: exporters or the backend refused them"),
+        (
+            Gated(SpanExportResult.FAILURE, is_open=True),
+            f"failed={ROWS}: exporters or the backend refused them",
+        ),
         (Gated(), f"dropped.shutdown={ROWS}: the time for the end was over"),
     ],
     ids=["refuses", "hangs"],
@@ -134,8 +158,12 @@ def test_only_an_exporter_that_refuses_is_said_to_have_refused(
 ) -> None:
     provider, session = TracerProvider(shutdown_on_exit=False), process_session()
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1))
-    sink = SpansSink(provider, process=Process(ends=lambda: session.process_ends, exit_timeout_s=0.1))
-    session.start(Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES, exit_timeout_s=0.1))
+    sink = SpansSink(
+        provider, process=Process(ends=lambda: session.process_ends, exit_timeout_s=0.1)
+    )
+    session.start(
+        Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES, exit_timeout_s=0.1)
+    )
     sink.write(batch(1))
     if not exporter.open.is_set():
         assert exporter.began.wait(PATIENCE_S)

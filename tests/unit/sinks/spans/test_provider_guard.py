@@ -7,14 +7,25 @@ import random
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ConcurrentMultiSpanProcessor, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import (
+    ConcurrentMultiSpanProcessor,
+    SpanLimits,
+    SpanProcessor,
+    TracerProvider,
+)
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, SamplingResult, StaticSampler
 
 from otel_recfn.sinks.spans import provider as ours
-from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget, exporters_of, queue_before, shortest_queue
+from otel_recfn.sinks.spans.provider import (
+    ProviderResolver,
+    SpanTarget,
+    exporters_of,
+    queue_before,
+    shortest_queue,
+)
 
 
 def new_provider(*processors: SpanProcessor, **options: object) -> TracerProvider:
@@ -71,7 +82,9 @@ class TestResolving:
         provider = new_provider()
         resolver = ProviderResolver(provider)
         assert resolver.resolve() is not None
-        provider.get_tracer(ours.SCOPE_NAME, ours.__version__, schema_url=ours.SCHEMA_URL)._tracer_config.is_enabled = False
+        provider.get_tracer(
+            ours.SCOPE_NAME, ours.__version__, schema_url=ours.SCHEMA_URL
+        )._tracer_config.is_enabled = False
         assert resolver.resolve() is None
 
 
@@ -87,9 +100,14 @@ class TestQueues:
 
     @pytest.mark.parametrize("sizes", [(2048,), (100, 2048), (7,), ()])
     def test_the_shortest_counts(self, sizes: tuple[int, ...]) -> None:
-        queues = [BatchSpanProcessor(InMemorySpanExporter(), size, max_export_batch_size=1) for size in sizes]
+        queues = [
+            BatchSpanProcessor(InMemorySpanExporter(), size, max_export_batch_size=1)
+            for size in sizes
+        ]
         provider = new_provider(*queues, SimpleSpanProcessor(InMemorySpanExporter()))
-        assert shortest_queue(target_of(provider).processors()) == min(sizes, default=ours.DEFAULT_QUEUE_SIZE)
+        assert shortest_queue(target_of(provider).processors()) == min(
+            sizes, default=ours.DEFAULT_QUEUE_SIZE
+        )
         provider.shutdown()
 
     def test_force_flush_that_raises(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -134,10 +152,18 @@ class TestRoots:
 
     def test_sampler_sees_no_parent_and_decides_attributes_and_state(self) -> None:
         class Asked(StaticSampler):
-            def should_sample(self, parent_context, trace_id, name, kind=None, attributes=None, links=None):
+            def should_sample(
+                self, parent_context, trace_id, name, kind=None, attributes=None, links=None
+            ):
                 assert not trace.get_current_span(parent_context).get_span_context().is_valid
-                assert (name, kind, dict(attributes)) == ("operators", trace.SpanKind.INTERNAL, {"recfn.root": True})
-                return SamplingResult(self._decision, {"ratio": 0.5}, trace.TraceState([("k", "v")]))
+                assert (name, kind, dict(attributes)) == (
+                    "operators",
+                    trace.SpanKind.INTERNAL,
+                    {"recfn.root": True},
+                )
+                return SamplingResult(
+                    self._decision, {"ratio": 0.5}, trace.TraceState([("k", "v")])
+                )
 
         provider = new_provider(sampler=Asked(Decision.RECORD_AND_SAMPLE))
         current = trace.NonRecordingSpan(trace.SpanContext(1, 2, False))

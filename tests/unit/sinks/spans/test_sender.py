@@ -35,7 +35,9 @@ class Program:
     def __init__(self, exporter: Gated) -> None:
         self.exporter = exporter
         self.provider = TracerProvider(shutdown_on_exit=False)
-        self.processor = BatchSpanProcessor(exporter, max_queue_size=QUEUE, schedule_delay_millis=3_600_000)
+        self.processor = BatchSpanProcessor(
+            exporter, max_queue_size=QUEUE, schedule_delay_millis=3_600_000
+        )
         self.provider.add_span_processor(self.processor)
         self.sink = SpansSink(self.provider, None, volume=Volume(1000))
 
@@ -73,7 +75,9 @@ def test_the_processors_thread_exports_and_nothing_is_dropped(program: Program) 
     assert_balanced(counters)
 
 
-def test_rows_are_folded_and_half_of_the_queue_is_left_to_the_program_while_an_exporter_hangs(program: Program) -> None:
+def test_rows_are_folded_and_half_of_the_queue_is_left_to_the_program_while_an_exporter_hangs(
+    program: Program,
+) -> None:
     program.units()
     assert program.exporter.began.wait(PATIENCE_S)
     own = QUEUE // 2 - CHUNK  # what the exporter has in hand is in the queue no more
@@ -87,7 +91,9 @@ def test_rows_are_folded_and_half_of_the_queue_is_left_to_the_program_while_an_e
 
 
 @pytest.mark.parametrize("result", [SpanExportResult.FAILURE, ValueError("no")])
-def test_an_exporter_that_fails_holds_nobody_up(program: Program, result: SpanExportResult | Exception) -> None:
+def test_an_exporter_that_fails_holds_nobody_up(
+    program: Program, result: SpanExportResult | Exception
+) -> None:
     program.exporter.result = result
     program.exporter.open.set()
     program.units()
@@ -96,7 +102,9 @@ def test_an_exporter_that_fails_holds_nobody_up(program: Program, result: SpanEx
     assert_balanced(counters)
 
 
-def test_whole_units_are_dropped_while_the_exporter_hangs(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_units_are_dropped_while_the_exporter_hangs(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sender, "MOST_BYTES", 4 * ROWS * 300)
     program.sink = SpansSink(program.provider, None, volume=Volume(1000))
     program.units()
@@ -106,7 +114,11 @@ def test_whole_units_are_dropped_while_the_exporter_hangs(program: Program, monk
     program.exporter.open.set()
     counters = program.finish()
     assert counters["dropped.queue_full"] + counters["exported"] == UNITS * ROWS
-    told = [span.attributes["recfn.dropped"] for span in program.exporter.spans if "recfn.dropped" in (span.attributes or {})]
+    told = [
+        span.attributes["recfn.dropped"]
+        for span in program.exporter.spans
+        if "recfn.dropped" in (span.attributes or {})
+    ]
     assert sum(told) == counters["dropped.queue_full"]  # by the spans that were made next
     by_unit = groupby(sorted(span.parent.span_id for span in program.exporter.spans if span.parent))
     assert all(len(list(spans)) == ROWS for _, spans in by_unit)
@@ -142,22 +154,41 @@ def test_the_queue_keeps_what_is_unusual_longest(sizes: list[tuple[int, bool]]) 
     assert dropped == len(sizes) - len(kept)
 
 
-VOLUMES = [(Volume(1), ""), (Volume(50), ""), (Volume(1000), ""), (Volume(1000), "x" * 1000), (EVERY_RANGE, "x" * 1000)]
+VOLUMES = [
+    (Volume(1), ""),
+    (Volume(50), ""),
+    (Volume(1000), ""),
+    (Volume(1000), "x" * 1000),
+    (EVERY_RANGE, "x" * 1000),
+]
 
 
-@pytest.mark.parametrize(("volume", "text"), VOLUMES, ids=["1", "50", "1000", "wide", "every range, wide"])
-def test_the_queue_holds_as_many_bytes_as_it_may(volume: Volume, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("volume", "text"), VOLUMES, ids=["1", "50", "1000", "wide", "every range, wide"]
+)
+def test_the_queue_holds_as_many_bytes_as_it_may(
+    volume: Volume, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While nothing is sent: what Python accounts for, and the columns that C++ owns."""
     most = 2 << 20
     monkeypatch.setattr(sender, "MOST_BYTES", most)
     monkeypatch.setattr(sender.Sender, "start", lambda self: None)
-    monkeypatch.setattr(merging, "ROWS_TO_SPARE", 0)  # no row of a decided unit is held beside the queue
+    monkeypatch.setattr(
+        merging, "ROWS_TO_SPARE", 0
+    )  # no row of a decided unit is held beside the queue
     sink = SpansSink(TracerProvider(shutdown_on_exit=False), None, volume=volume)
 
     def unit(number: int) -> None:
         place = {"context": context(1, number + 1), "start_ns": BASE_NS, "name": "operator"}
-        rows = [{"event_id": make_event_id(1, number * ROWS + row), "end_ns": BASE_NS + row, **place} for row in range(1, ROWS)]
-        sink.write(make_batch([row | ({"shapes": f"{text}{row['event_id']}"} if text else {}) for row in rows]))
+        rows = [
+            {"event_id": make_event_id(1, number * ROWS + row), "end_ns": BASE_NS + row, **place}
+            for row in range(1, ROWS)
+        ]
+        sink.write(
+            make_batch(
+                [row | ({"shapes": f"{text}{row['event_id']}"} if text else {}) for row in rows]
+            )
+        )
         sink._decide(rests=True)
 
     unit(0)

@@ -25,7 +25,12 @@ class TestFields:
     def test_what_every_span_has(self) -> None:
         resource = Resource({"service.name": "training"})
         span = Harness(resource=resource).one(
-            name="aten::add", scope=RecordScope.USER_SCOPE, start_ns=BASE_NS, end_ns=BASE_NS + 7, handle=9, sequence_nr=4
+            name="aten::add",
+            scope=RecordScope.USER_SCOPE,
+            start_ns=BASE_NS,
+            end_ns=BASE_NS + 7,
+            handle=9,
+            sequence_nr=4,
         )
         assert (span.name, span.kind) == ("aten::add", SpanKind.INTERNAL)
         assert (span.start_time, span.end_time) == (BASE_NS, BASE_NS + 7)
@@ -57,14 +62,21 @@ class TestFields:
             ("flags", EventFlag.ASYNC, "recfn.async", True),
             ("flags", EventFlag.PARTIAL, "recfn.partial", True),
             ("module", "encoder.layers.0", "recfn.module", "encoder.layers.0"),
-            ("shapes", "[[2,3],[],[[4],[5]]]", "recfn.input_shapes", ("[2, 3]", "[]", "[[4], [5]]")),
+            (
+                "shapes",
+                "[[2,3],[],[[4],[5]]]",
+                "recfn.input_shapes",
+                ("[2, 3]", "[]", "[[4], [5]]"),
+            ),
             ("dtypes", '["float","Scalar",""]', "recfn.input_dtypes", ("float", "Scalar", "")),
             ("shapes", "[]", "recfn.input_shapes", ()),
             ("shapes", "not JSON", "recfn.input_shapes", ("not JSON",)),
             ("shapes", "7", "recfn.input_shapes", ("7",)),
         ],
     )
-    def test_only_where_it_was_recorded(self, column: str, value: object, attribute: str, expected: object) -> None:
+    def test_only_where_it_was_recorded(
+        self, column: str, value: object, attribute: str, expected: object
+    ) -> None:
         harness = Harness()
         assert attribute not in harness.one().attributes
         attributes = harness.one(**{column: value}).attributes
@@ -81,8 +93,16 @@ class TestFields:
             "\ud800": "\udc80",
         }
         attributes = Harness().one(attributes=json.dumps(said)).attributes
-        assert (attributes["recfn.compile.id"], attributes["sizes"], attributes["cached"]) == ("0/1", (4, 8), True)
-        assert (attributes["mixed"], attributes["of"], attributes["\\ud800"]) == ('[1, "a"]', '{"a": null}', "\\udc80")
+        assert (attributes["recfn.compile.id"], attributes["sizes"], attributes["cached"]) == (
+            "0/1",
+            (4, 8),
+            True,
+        )
+        assert (attributes["mixed"], attributes["of"], attributes["\\ud800"]) == (
+            '[1, "a"]',
+            '{"a": null}',
+            "\\udc80",
+        )
         assert "recfn.compile.id" not in Harness().one(attributes="no JSON").attributes
 
     def test_thread_that_python_does_not_know(self) -> None:
@@ -96,7 +116,9 @@ class TestFields:
         [("ValueError: a: b", "ValueError", "a: b"), ("lib.Broken", "lib.Broken", "")],
     )
     def test_exception(self, error: str, kind: str, message: str) -> None:
-        span = Harness().one(flags=EventFlag.ERROR, error=error, start_ns=BASE_NS, end_ns=BASE_NS + 9)
+        span = Harness().one(
+            flags=EventFlag.ERROR, error=error, start_ns=BASE_NS, end_ns=BASE_NS + 9
+        )
         assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, error)
         (event,) = span.events
         assert (event.name, event.timestamp) == ("exception", BASE_NS + 9)
@@ -104,8 +126,14 @@ class TestFields:
         assert span.attributes["error.type"] == kind
 
     def test_where_it_was_raised(self) -> None:
-        stacktrace = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nValueError: no\n'
-        (event,) = Harness().one(flags=EventFlag.ERROR, error="ValueError: no", stacktrace=stacktrace).events
+        stacktrace = (
+            'Traceback (most recent call last):\n  File "a.py", line 3, in f\nValueError: no\n'
+        )
+        (event,) = (
+            Harness()
+            .one(flags=EventFlag.ERROR, error="ValueError: no", stacktrace=stacktrace)
+            .events
+        )
         assert event.attributes["exception.stacktrace"] == stacktrace
 
 
@@ -117,7 +145,9 @@ class TestLimits:
 
     def test_attribute_length(self) -> None:
         limits = SpanLimits(max_span_attribute_length=4, max_attribute_length=3)
-        span = Harness(span_limits=limits).one(flags=EventFlag.ERROR, error="ValueError: too long", shapes="[[20,30]]")
+        span = Harness(span_limits=limits).one(
+            flags=EventFlag.ERROR, error="ValueError: too long", shapes="[[20,30]]"
+        )
         assert span.attributes["recfn.scope"] == "FUNC"
         assert span.attributes["recfn.input_shapes"] == ("[20,",)
         assert span.events[0].attributes["exception.message"] == "too"
@@ -140,7 +170,12 @@ class TestSeam:
             {"start_ns": -5, "end_ns": -1},
             {"start_ns": 10, "end_ns": 3},
             {"name": "lone \ud800"},
-            {"module": "\udfff", "shapes": '["\\ud800"]', "flags": EventFlag.ERROR, "error": "E\ud800: m"},
+            {
+                "module": "\udfff",
+                "shapes": '["\\ud800"]',
+                "flags": EventFlag.ERROR,
+                "error": "E\ud800: m",
+            },
             {"handle": (1 << 64) - 1, "forward_thread_id": 1 << 63},
             {"thread": Track(1, 1 << 63, 0, (1 << 64) - 1, "\ud801")},
         ],

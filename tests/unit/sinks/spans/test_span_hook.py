@@ -42,7 +42,9 @@ def spans_of(
     provider, exporter = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     instrumentor = OtelRecordFunctionInstrumentor()
-    instrumentor.instrument(tracer_provider=provider, span_hook=hook, modules=False, span_budget=span_budget)
+    instrumentor.instrument(
+        tracer_provider=provider, span_hook=hook, modules=False, span_budget=span_budget
+    )
     try:
         with provider.get_tracer("program").start_as_current_span("request"):
             program()
@@ -66,7 +68,9 @@ def paths(spans: list[ReadableSpan]) -> list[str]:
 
 def balanced(counters: dict[str, int]) -> bool:
     """Every range is exported or folded, or the hook didn't want it."""
-    return counters["recorded"] + counters["added"] == sum(counters[name] for name in ("exported", "folded", "unsampled"))
+    return counters["recorded"] + counters["added"] == sum(
+        counters[name] for name in ("exported", "folded", "unsampled")
+    )
 
 
 def test_it_renames_and_changes_attributes() -> None:
@@ -88,7 +92,9 @@ def test_it_renames_and_changes_attributes() -> None:
 
 
 def test_what_is_dropped_with_all_that_lies_in_it() -> None:
-    spans, counters = spans_of(lambda row, _attributes: False if row.name in ("middle", "inner") else None)
+    spans, counters = spans_of(
+        lambda row, _attributes: False if row.name in ("middle", "inner") else None
+    )
     assert paths(spans) == ["request", "request/outer"]
     assert counters["unsampled"] == 2
     assert balanced(counters)
@@ -104,7 +110,10 @@ def test_a_span_that_tells_of_folded_ranges_is_not_dropped() -> None:
     spans, counters = spans_of(lambda row, attributes: False, many, span_budget=1000)
     assert balanced(counters)
     assert counters["folded"] > 0
-    assert sum((span.attributes or {}).get("recfn.unit.folded.count", 0) for span in spans) == counters["folded"]
+    assert (
+        sum((span.attributes or {}).get("recfn.unit.folded.count", 0) for span in spans)
+        == counters["folded"]
+    )
 
 
 def test_a_hook_that_raises_is_called_no_more(caplog: pytest.LogCaptureFixture) -> None:
@@ -125,7 +134,13 @@ def test_a_hook_that_raises_is_called_no_more(caplog: pytest.LogCaptureFixture) 
 
 def test_what_no_attribute_and_no_name_can_be_costs_no_other_span() -> None:
     def hook(row: Event, attributes: dict[str, Any]) -> str:
-        attributes |= {"object": object(), "text": "\ud800", "texts": ["fine", "too"], "long": 1 << 63, "mixed": [1, "a"]}
+        attributes |= {
+            "object": object(),
+            "text": "\ud800",
+            "texts": ["fine", "too"],
+            "long": 1 << 63,
+            "mixed": [1, "a"],
+        }
         return "name \ud800"
 
     spans, _ = spans_of(hook)
@@ -150,9 +165,14 @@ def event(flags: EventFlag = EventFlag.NONE) -> Any:
     shown=st.sets(st.integers(1, 20)),
     order=st.randoms(use_true_random=False),
 )
-def test_in_any_order_no_sent_span_lacks_its_parent(parents: list[int], dropped: set[int], shown: set[int], order: Any) -> None:
+def test_in_any_order_no_sent_span_lacks_its_parent(
+    parents: list[int], dropped: set[int], shown: set[int], order: Any
+) -> None:
     """Span n's parent is a span before it, or 1000, which the program has."""
-    tree = {number: 1000 if number == 1 else 1 + above % (number - 1) for number, above in enumerate(parents, 1)}
+    tree = {
+        number: 1000 if number == 1 else 1 + above % (number - 1)
+        for number, above in enumerate(parents, 1)
+    }
     numbers = list(tree)
     order.shuffle(numbers)
     wants: list[Any] = [None]
@@ -188,16 +208,30 @@ def test_a_span_may_have_any_name(name: Any) -> None:
     assert ranges_told(units.ours()) == 30
 
 
-WHEN = [datetime(2026, 1, 1), "noon", float("nan"), float(BASE_NS + 1000), 0, -5, 1 << 70, BASE_NS / 1e9, BASE_NS + 2000]
+WHEN = [
+    datetime(2026, 1, 1),
+    "noon",
+    float("nan"),
+    float(BASE_NS + 1000),
+    0,
+    -5,
+    1 << 70,
+    BASE_NS / 1e9,
+    BASE_NS + 2000,
+]
 
 
 @pytest.mark.parametrize("start", WHEN, ids=str)
 @pytest.mark.parametrize("end", WHEN, ids=str)
-def test_a_span_may_have_any_times_and_ours_have_those_that_can_be_sent(start: Any, end: Any) -> None:
+def test_a_span_may_have_any_times_and_ours_have_those_that_can_be_sent(
+    start: Any, end: Any
+) -> None:
     units = Units(Volume(12, 6, 60, per_second=3))
     for number in range(2):
         span = units.start(start=start)
-        rows = [row for one in range(30) for row in units.rows(span, ("outer", 5), (f"op {one % 3}", 1))]
+        rows = [
+            row for one in range(30) for row in units.rows(span, ("outer", 5), (f"op {one % 3}", 1))
+        ]
         span.end(end)
         units.drained(rows, drained_ns=LATER_NS + number)
     units.flush()
@@ -208,12 +242,19 @@ def test_a_span_may_have_any_times_and_ours_have_those_that_can_be_sent(start: A
         assert 0 <= one.start_time <= one.end_time < 1 << 63
 
 
-def test_below_a_span_whose_end_is_not_seen_spans_come_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_below_a_span_whose_end_is_not_seen_spans_come_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(folding, "MOST_ROWS_UNSEEN", 10)
     units = Units()
     for number in range(1, 8):
         ids = [make_event_id(1, 10 * number + place) for place in range(3)]
-        units.drained([{"event_id": event_id, "end_ns": BASE_NS + 5, "context": context(7, 8)} for event_id in ids])
+        units.drained(
+            [
+                {"event_id": event_id, "end_ns": BASE_NS + 5, "context": context(7, 8)}
+                for event_id in ids
+            ]
+        )
     assert len(units.ours()) == 12
     units.flush()
     assert len(units.ours()) == 21

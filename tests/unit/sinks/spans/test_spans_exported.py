@@ -65,7 +65,9 @@ class TestExporting:
         assert_balanced(sink.counters(), waiting=2)
 
     @pytest.mark.parametrize("error", [OSError("no"), SystemExit(3)], ids=repr)
-    def test_an_exporter_that_raises_in_a_flush_gets_the_next_spans(self, error: BaseException) -> None:
+    def test_an_exporter_that_raises_in_a_flush_gets_the_next_spans(
+        self, error: BaseException
+    ) -> None:
         provider = new_provider(exporter := Gated(error, is_open=True))
         sink = SpansSink(provider)
         for first in (1, 10):
@@ -85,7 +87,9 @@ class TestExporting:
         harness = Harness()
         harness.provider.add_span_processor(Broken())
         assert len(harness.write(*in_request(3))) == 3
-        assert [record.getMessage() for record in caplog.records] == ["otel-recfn: a span processor raised in on_end"]
+        assert [record.getMessage() for record in caplog.records] == [
+            "otel-recfn: a span processor raised in on_end"
+        ]
 
     def test_forked_child_gets_a_fresh_sink_and_clean_exporters(self) -> None:
         exporter = Gated(is_open=True)

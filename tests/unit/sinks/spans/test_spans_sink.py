@@ -38,15 +38,23 @@ class TestTree:
     def test_child_is_below_its_parent_which_comes_later(self) -> None:
         parent = make_event_id(1, 9)
         harness = Harness()
-        child, sibling = harness.write(*[{"parent": parent, "root": parent, "context": REQUEST, "event_id": n} for n in (1, 2)])
+        child, sibling = harness.write(
+            *[{"parent": parent, "root": parent, "context": REQUEST, "event_id": n} for n in (1, 2)]
+        )
         (above,) = harness.write({"event_id": parent, "context": REQUEST})
         assert child.parent == sibling.parent == above.context
 
     def test_trace_state_is_repeated(self) -> None:
         ref = context(trace_id=0x51, span_id=0x52)._replace(trace_state="other=y,vendor=x")
         parent = make_event_id(1, 2)
-        child, above = Harness().write({"context": ref, "parent": parent}, {"context": ref, "event_id": parent})
-        assert child.context.trace_state.get("vendor") == above.context.trace_state.get("vendor") == "x"
+        child, above = Harness().write(
+            {"context": ref, "parent": parent}, {"context": ref, "event_id": parent}
+        )
+        assert (
+            child.context.trace_state.get("vendor")
+            == above.context.trace_state.get("vendor")
+            == "x"
+        )
         assert above.parent.trace_state.get("vendor") == "x"
 
     def test_without_a_span_below_a_root_of_ours(self) -> None:
@@ -58,14 +66,20 @@ class TestTree:
         assert (child.parent, above.parent, root.parent) == (above.context, root.context, None)
         assert root.name == "MainThread"
         assert (root.start_time, root.end_time) == (BASE_NS, above.end_time)
-        assert dict(root.attributes) == {"recfn.root": True, "thread.id": MAIN_THREAD.ident, "thread.name": "MainThread"}
+        assert dict(root.attributes) == {
+            "recfn.root": True,
+            "thread.id": MAIN_THREAD.ident,
+            "thread.name": "MainThread",
+        }
         assert {span.context.trace_id for span in (child, above, root)} == {root.context.trace_id}
 
     def test_flush_ends_only_roots_of_threads_that_rest(self) -> None:
         harness = Harness()
         harness.write({}, opened=[{"event_id": make_event_id(1, 1)}])
         still_open = {"event_id": make_event_id(2, 1), "thread": WORKER_THREAD}
-        harness.sink.write(replace(make_batch([], [still_open]), drained_ns=BASE_NS + 3_000_000_000))
+        harness.sink.write(
+            replace(make_batch([], [still_open]), drained_ns=BASE_NS + 3_000_000_000)
+        )
         harness.sink.flush(PATIENCE_S)
         assert harness.sink.counters()["added"] == 1
 
@@ -73,14 +87,18 @@ class TestTree:
 class TestLinks:
     def test_backward_links_to_forward(self) -> None:
         harness = Harness()
-        forward, backward = harness.write({**FORWARD, "context": REQUEST}, {**BACKWARD, "context": REQUEST})
+        forward, backward = harness.write(
+            {**FORWARD, "context": REQUEST}, {**BACKWARD, "context": REQUEST}
+        )
         assert [link.context for link in backward.links] == [forward.context]
         assert backward.attributes["recfn.forward_thread_id"] == MAIN_THREAD.thread_id
 
     def test_no_link_to_a_forward_without_span(self) -> None:
         harness = Harness()
         unsampled = REQUEST._replace(flags=0)
-        (backward,) = harness.write({**FORWARD, "context": unsampled}, {**BACKWARD, "context": REQUEST})
+        (backward,) = harness.write(
+            {**FORWARD, "context": unsampled}, {**BACKWARD, "context": REQUEST}
+        )
         assert backward.links == ()
 
 
@@ -89,7 +107,10 @@ class TestNoSpans:
         ("row", "counter"),
         [
             ({"context": REQUEST._replace(flags=0)}, "unsampled"),
-            ({"context": REQUEST._replace(flags=ContextFlag.SAMPLED | ContextFlag.SUPPRESSED)}, "unsampled"),
+            (
+                {"context": REQUEST._replace(flags=ContextFlag.SAMPLED | ContextFlag.SUPPRESSED)},
+                "unsampled",
+            ),
             ({"context": NO_CONTEXT._replace(flags=ContextFlag.SUPPRESSED)}, "unsampled"),
             ({"context": REQUEST, "kind": RowKind.MARK}, None),
         ],
@@ -115,7 +136,8 @@ class TestNoSpans:
         for number in range(102):
             start_ns = BASE_NS + number * rest_ns
             harness.write(
-                {"event_id": number + 1, "start_ns": start_ns}, opened=[{"event_id": number + 1, "start_ns": start_ns}]
+                {"event_id": number + 1, "start_ns": start_ns},
+                opened=[{"event_id": number + 1, "start_ns": start_ns}],
             )
         harness.close()
         counters = harness.sink.counters()
@@ -144,8 +166,17 @@ class TestNoSpans:
 
 def rows_of_trees() -> st.SearchStrategy[list[dict[str, Any]]]:
     """Rows in closing order: trees of ranges, each in some context."""
-    refs = st.sampled_from([NO_CONTEXT, REQUEST, REQUEST._replace(flags=0), SpanContextRef(0, 0, ContextFlag.SUPPRESSED)])
-    tree = st.tuples(refs, st.lists(st.integers(0, 5), max_size=6), st.sampled_from([MAIN_THREAD, WORKER_THREAD]))
+    refs = st.sampled_from(
+        [
+            NO_CONTEXT,
+            REQUEST,
+            REQUEST._replace(flags=0),
+            SpanContextRef(0, 0, ContextFlag.SUPPRESSED),
+        ]
+    )
+    tree = st.tuples(
+        refs, st.lists(st.integers(0, 5), max_size=6), st.sampled_from([MAIN_THREAD, WORKER_THREAD])
+    )
     return st.lists(tree, max_size=6).map(_rows)
 
 
@@ -153,9 +184,14 @@ def _rows(trees: list[tuple[SpanContextRef, list[int], Track]]) -> list[dict[str
     """Node n of a tree is below node ``above[n] % n``; later nodes close first."""
     rows: list[dict[str, Any]] = []
     for number, (ref, above, thread) in enumerate(trees):
-        ids = [make_event_id(thread.number, 1 + number * 100 + node) for node in range(len(above) + 1)]
+        ids = [
+            make_event_id(thread.number, 1 + number * 100 + node) for node in range(len(above) + 1)
+        ]
         parents = [0, *(ids[one % (node + 1)] for node, one in enumerate(above))]
-        nodes = [{"event_id": ids[node], "parent": parents[node], "root": ids[0]} for node in range(len(ids))]
+        nodes = [
+            {"event_id": ids[node], "parent": parents[node], "root": ids[0]}
+            for node in range(len(ids))
+        ]
         rows += [{**node, "context": ref, "thread": thread} for node in reversed(nodes)]
     return rows
 
@@ -163,12 +199,20 @@ def _rows(trees: list[tuple[SpanContextRef, list[int], Track]]) -> list[dict[str
 @given(rows=rows_of_trees(), cut=st.integers(0, 40))
 def test_every_sampled_row_is_one_span_in_one_tree(rows: list[dict[str, Any]], cut: int) -> None:
     harness = Harness()
-    spans = [span for part in (rows[:cut], rows[cut:]) for span in harness.write(*part, flushes=False)] + harness.close()
-    events = {span.attributes["recfn.event_id"]: span for span in spans if "recfn.root" not in span.attributes}
+    spans = [
+        span for part in (rows[:cut], rows[cut:]) for span in harness.write(*part, flushes=False)
+    ] + harness.close()
+    events = {
+        span.attributes["recfn.event_id"]: span
+        for span in spans
+        if "recfn.root" not in span.attributes
+    }
     expected = [row for row in rows if row["context"] in (NO_CONTEXT, REQUEST)]
     assert len(spans) - len(events) == harness.sink.counters()["added"]
     assert sorted(events) == sorted(row["event_id"] for row in expected)
-    ids = {span.context.span_id: span.context.trace_id for span in spans} | {REQUEST.span_id: REQUEST.trace_id}
+    ids = {span.context.span_id: span.context.trace_id for span in spans} | {
+        REQUEST.span_id: REQUEST.trace_id
+    }
     assert len(ids) == len(spans) + 1
     for row in expected:
         span = events[row["event_id"]]
@@ -207,12 +251,16 @@ class TestSpans:
     def test_its_hash_is_worked_out_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The SDK makes a JSON text of all attributes for it, and its exporters ask for every span."""
         hash_of, asked = Resource.__hash__, list[Resource]()
-        monkeypatch.setattr(Resource, "__hash__", lambda resource: asked.append(resource) or hash_of(resource))
+        monkeypatch.setattr(
+            Resource, "__hash__", lambda resource: asked.append(resource) or hash_of(resource)
+        )
         harness = Harness(resource=the_programs())
         assert encode_spans([harness.one(name=name) for name in "abc"]).resource_spans
         assert len(asked) == 1
 
-    def test_it_is_known_to_be_the_programs_without_a_look_at_the_attributes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_it_is_known_to_be_the_programs_without_a_look_at_the_attributes(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         program = the_programs()
         ours = Harness(resource=program).one().resource
         monkeypatch.delattr(BoundedAttributes, "__getitem__")
@@ -223,14 +271,20 @@ class TestSpans:
         harness = Harness(resource=the_programs())
         assert harness.write({"context": REQUEST})[0].resource.attributes == ATTRIBUTES
         harness.provider._resource = Resource({"service.name": "child"})
-        assert harness.write({"context": REQUEST})[0].resource.attributes == {"service.name": "child"}
+        assert harness.write({"context": REQUEST})[0].resource.attributes == {
+            "service.name": "child"
+        }
 
 
 def test_without_a_budget_what_runs_in_compilations_is_a_sum_of_the_range_around() -> None:
     folding, context = EveryRange(), SpanContextRef(5, 6, 1)
     inside = {"context": context, "flags": int(EventFlag.IN_COMPILATION), "root": 11}
     rows = [{**inside, "event_id": 13, "parent": 12}, {**inside, "event_id": 12, "parent": 11}]
-    added, units = folding.add(make_batch([{**row, "start_ns": 1, "end_ns": 1 + row["event_id"]} for row in rows]), {})
+    added, units = folding.add(
+        make_batch([{**row, "start_ns": 1, "end_ns": 1 + row["event_id"]} for row in rows]), {}
+    )
     assert (added.fates[Fate.IN_SPAN], added.planned, units) == (2, 0, [])
-    added, (unit,) = folding.add(make_batch([{"context": context, "event_id": 11, "name": "phase"}]), {})
+    added, (unit,) = folding.add(
+        make_batch([{"context": context, "event_id": 11, "name": "phase"}]), {}
+    )
     assert (added.planned, unit.sums) == (1, {11: {FOLDED_COUNT: 2, FOLDED_NS: 12}})

@@ -51,12 +51,18 @@ class Program:
         self.ordinal = 0
         self.by_name: list[tuple[str, int]] = []
 
-    def run(self, *ranges: dict[str, Any], thread: Track = MAIN_THREAD, one_batch: bool = True) -> list[StepTrace | None]:
+    def run(
+        self, *ranges: dict[str, Any], thread: Track = MAIN_THREAD, one_batch: bool = True
+    ) -> list[StepTrace | None]:
         """Run ranges one after the other; the trace of each."""
         events = [self._event(one, thread) for one in ranges]
         groups = [events] if one_batch else [[event] for event in events]
         for group in groups:
-            self.take(make_batch([row for _, rows in group for row in rows], [opened for opened, _ in group]))
+            self.take(
+                make_batch(
+                    [row for _, rows in group for row in rows], [opened for opened, _ in group]
+                )
+            )
         return [self.traces.find(opened["event_id"]) for opened, _ in events]
 
     def take(self, batch: Batch) -> None:
@@ -65,7 +71,9 @@ class Program:
     def names(self) -> list[str]:
         return [trace.name for trace in taken_from(self.traces)]
 
-    def _event(self, one: dict[str, Any], thread: Track) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def _event(
+        self, one: dict[str, Any], thread: Track
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         one = dict(one)
         self.now_ns += one.pop("after_ns", MS)
         start_ns, event_id = self.now_ns, self._next_id(thread)
@@ -74,15 +82,25 @@ class Program:
             self.now_ns += MS
             rows.append(self._row(child, thread, self._next_id(thread), parent=event_id))
         self.now_ns += MS
-        rows.append({**self._row(one, thread, event_id), "start_ns": start_ns, "end_ns": self.now_ns})
+        rows.append(
+            {**self._row(one, thread, event_id), "start_ns": start_ns, "end_ns": self.now_ns}
+        )
         if one.pop("stays_open", False):
             rows.pop()
         return {"event_id": event_id, "start_ns": start_ns, "thread": thread, **one}, rows
 
-    def _row(self, one: dict[str, Any], thread: Track, event_id: int, parent: int = 0) -> dict[str, Any]:
+    def _row(
+        self, one: dict[str, Any], thread: Track, event_id: int, parent: int = 0
+    ) -> dict[str, Any]:
         columns = {"name": one["name"], "source": one["source"], "flags": one.get("flags", 0)}
         columns |= {"event_id": event_id, "thread": thread}
-        return {**columns, "parent": parent, "root": parent or event_id, "start_ns": self.now_ns, "end_ns": self.now_ns}
+        return {
+            **columns,
+            "parent": parent,
+            "root": parent or event_id,
+            "start_ns": self.now_ns,
+            "end_ns": self.now_ns,
+        }
 
     def _next_id(self, thread: Track) -> int:
         self.ordinal += 1
@@ -120,7 +138,14 @@ class TestBoundaries:
 
     def test_inference_is_a_trace_per_module_call(self, one_batch: bool) -> None:
         program = Program()
-        traces = program.run(op(), module("nn.Module: Net_0"), op(), module("nn.Module: Net_0"), op(), one_batch=one_batch)
+        traces = program.run(
+            op(),
+            module("nn.Module: Net_0"),
+            op(),
+            module("nn.Module: Net_0"),
+            op(),
+            one_batch=one_batch,
+        )
         assert grouping(traces) == "aaabb"
         program.traces.close_all()
         assert program.names() == ["module call: Net_0", "module call: Net_0"]
@@ -136,9 +161,16 @@ class TestBoundaries:
     def test_validation_is_no_part_of_a_training_step(self, one_batch: bool) -> None:
         program = Program()
         program.run(optimizer(), one_batch=one_batch)
-        step, validation = [op("to"), module(), op("loss"), op("backward"), optimizer()], [op("to"), evaluation(), op("metric")]
-        traces = program.run(*step, *step, *validation, *validation, *step, *validation, one_batch=one_batch)
-        assert grouping(traces) == "a" * 5 + "b" * 5 + "c" * 6 + "c" + "d" * 4 + "e" * 3  # the first copy may be a validation's
+        step, validation = (
+            [op("to"), module(), op("loss"), op("backward"), optimizer()],
+            [op("to"), evaluation(), op("metric")],
+        )
+        traces = program.run(
+            *step, *step, *validation, *validation, *step, *validation, one_batch=one_batch
+        )
+        assert (
+            grouping(traces) == "a" * 5 + "b" * 5 + "c" * 6 + "c" + "d" * 4 + "e" * 3
+        )  # the first copy may be a validation's
         program.traces.close_all()
         training, validating = "training step", "module call: Net_0"
         assert program.names() == [training, training, training, validating, training, validating]
@@ -149,13 +181,22 @@ class TestBoundaries:
         program.run(*step, evaluation(), *step, *step, one_batch=one_batch)
         program.run(*step, thread=WORKER_THREAD, one_batch=one_batch)
         program.traces.close_all()
-        numbers = {(trace.thread.number, trace.number) for trace in taken_from(program.traces) if trace.trains}
+        numbers = {
+            (trace.thread.number, trace.number)
+            for trace in taken_from(program.traces)
+            if trace.trains
+        }
         assert numbers == {(1, 0), (1, 1), (1, 2), (2, 0)}
 
     def test_idle_thread_starts_anew(self, one_batch: bool) -> None:
         program = Program()
         rest_ns = NS_PER_SECOND // 10
-        traces = program.run(op(), {**op(), "after_ns": rest_ns}, {**op(), "after_ns": rest_ns + 1}, one_batch=one_batch)
+        traces = program.run(
+            op(),
+            {**op(), "after_ns": rest_ns},
+            {**op(), "after_ns": rest_ns + 1},
+            one_batch=one_batch,
+        )
         assert grouping(traces) == "aab"
 
     def test_threads_have_traces_of_their_own(self, one_batch: bool) -> None:
@@ -182,7 +223,10 @@ def test_a_source_of_any_kind_says_what_its_traces_are_called(
 
 def test_first_step_is_whole_when_its_optimizer_is_in_the_batch() -> None:
     program = Program()
-    assert grouping(program.run(module(), module("nn.Module: Loss_0"), optimizer(), module())) == "aaab"
+    assert (
+        grouping(program.run(module(), module("nn.Module: Loss_0"), optimizer(), module()))
+        == "aaab"
+    )
 
 
 class TestRootSpan:
@@ -193,7 +237,11 @@ class TestRootSpan:
         assert grouping([spanning, following]) == "ab"
         assert program.names() == []
         end_ns = program.now_ns + MS
-        program.take(make_batch([{"event_id": make_event_id(1, 1), "start_ns": BASE_NS + MS, "end_ns": end_ns}]))
+        program.take(
+            make_batch(
+                [{"event_id": make_event_id(1, 1), "start_ns": BASE_NS + MS, "end_ns": end_ns}]
+            )
+        )
         (trace,) = taken_from(program.traces)
         assert trace is spanning
         assert trace.end_ns == end_ns
@@ -220,7 +268,11 @@ class TestLosses:
         (first,) = program.run(op())
         times = {"start_ns": program.now_ns, "end_ns": program.now_ns}
         ids = [(make_event_id(track.number, 50), track) for track in (WORKER_THREAD, MAIN_THREAD)]
-        program.take(make_batch([{"event_id": event_id, "thread": track, **times} for event_id, track in ids]))
+        program.take(
+            make_batch(
+                [{"event_id": event_id, "thread": track, **times} for event_id, track in ids]
+            )
+        )
         elsewhere, here = [program.traces.find(event_id) for event_id, _ in ids]
         assert here is first
         assert elsewhere is not None
@@ -237,7 +289,11 @@ class TestLosses:
         monkeypatch.setattr(step_traces, "MAX_REMEMBERED_ROOTS", 3)
         program = Program()
         program.run(*[{**op(), "stays_open": True}] * 20, one_batch=False)
-        remembered = [ordinal for ordinal in range(1, 21) if program.traces.find(make_event_id(1, ordinal)) is not None]
+        remembered = [
+            ordinal
+            for ordinal in range(1, 21)
+            if program.traces.find(make_event_id(1, ordinal)) is not None
+        ]
         assert len(remembered) <= 7
 
 

@@ -15,7 +15,12 @@ from otel_recfn.model.batch import NO_CONTEXT
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.spans import surroundings
 from otel_recfn.sinks.spans.provider import RootStart
-from otel_recfn.sinks.spans.surroundings import FindsWorker, ProgramSpans, PromisedTraces, Surroundings
+from otel_recfn.sinks.spans.surroundings import (
+    FindsWorker,
+    ProgramSpans,
+    PromisedTraces,
+    Surroundings,
+)
 from otel_recfn.support.processes import SpanOfParent, WorkerProcess
 
 pytestmark = pytest.mark.one_python
@@ -48,7 +53,9 @@ def in_child(find_worker: FindsWorker = lambda: None) -> Surroundings:
         ("", "operators"),
     ],
 )
-def test_work_is_called_after_its_thread_without_the_numbers_that_python_gives(thread: str, work: str) -> None:
+def test_work_is_called_after_its_thread_without_the_numbers_that_python_gives(
+    thread: str, work: str
+) -> None:
     assert Surroundings(ProgramSpans()).name(thread) == work
 
 
@@ -73,23 +80,34 @@ LAUNCHER = f"00-{0xABC:032x}-{0xDEF:016x}-01"
 
 
 @pytest.mark.parametrize("carried", [LAUNCHER, "", "nonsense", LAUNCHER.replace("abc", "000")])
-def test_a_trace_that_the_launcher_began_goes_on_here(carried: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_that_the_launcher_began_goes_on_here(
+    carried: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRACEPARENT", carried)
     monkeypatch.setenv("TRACESTATE", "vendor=1")
     harness = Harness(roots_per_second=0)
-    rows = [{"event_id": make_event_id(1, number), "start_ns": BASE_NS + number * 10**10} for number in range(1, 121)]
-    spans = harness.write(*rows, opened=[{name: row[name] for name in ("event_id", "start_ns")} for row in rows])
+    rows = [
+        {"event_id": make_event_id(1, number), "start_ns": BASE_NS + number * 10**10}
+        for number in range(1, 121)
+    ]
+    spans = harness.write(
+        *rows, opened=[{name: row[name] for name in ("event_id", "start_ns")} for row in rows]
+    )
     roots = [span for span in [*spans, *harness.close()] if "recfn.root" in (span.attributes or {})]
     assert roots
     if carried == LAUNCHER:
-        assert {(span.context.trace_id, span.parent.span_id, span.parent.is_remote) for span in roots} == {(0xABC, 0xDEF, True)}
+        assert {
+            (span.context.trace_id, span.parent.span_id, span.parent.is_remote) for span in roots
+        } == {(0xABC, 0xDEF, True)}
         assert {span.parent.trace_state.get("vendor") for span in roots} == {"1"}
     else:
         assert {span.parent for span in roots} == {None}
     assert (len(roots), harness.sink.counters()["unsampled"]) == (100, 20)  # as others
 
 
-def test_a_fork_of_an_instrumented_fork_server_learns_late_what_it_was_made_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_of_an_instrumented_fork_server_learns_late_what_it_was_made_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Since CPython 3.14 the server may have imported the program: all of ours is there when the child hears of its parent."""
     spans = ProgramSpans()
     spans.start_empty()
@@ -99,7 +117,10 @@ def test_a_fork_of_an_instrumented_fork_server_learns_late_what_it_was_made_in(m
     assert (spans.made_in.trace_id, spans.made_in.span_id) == (7, 8)
     batch = make_batch([{"context": context(7, 8)}])
     worker = WorkerProcess("DataLoader worker 0", of_one_caller=True)
-    assert [*Surroundings(spans, lambda: worker).without_inherited(batch).contexts] == [NO_CONTEXT, NO_CONTEXT]
+    assert [*Surroundings(spans, lambda: worker).without_inherited(batch).contexts] == [
+        NO_CONTEXT,
+        NO_CONTEXT,
+    ]
 
 
 FIRST, SECOND = (RootStart(SpanContext(trace_id, 1, False), {}) for trace_id in (1, 2))

@@ -23,16 +23,33 @@ def call(number: int, took_ms: float, worked_ms: float | None, **more: Any) -> d
     start, event_id = BASE_NS + number * 100 * MS, make_event_id(MAIN_THREAD.number, number)
     times = {"start_ns": start, "end_ns": start + int(took_ms * MS)}
     worked = {} if worked_ms is None else {"cpu_time_ns": int(worked_ms * MS)}
-    return {"event_id": event_id, "root": event_id, "name": "call", "context": REQUEST, **times, **worked, **more}
+    return {
+        "event_id": event_id,
+        "root": event_id,
+        "name": "call",
+        "context": REQUEST,
+        **times,
+        **worked,
+        **more,
+    }
 
 
 def told(spans: list[ReadableSpan], attribute: str) -> list[tuple[str, Any]]:
-    return [(span.name, span.attributes[attribute]) for span in spans if attribute in span.attributes]
+    return [
+        (span.name, span.attributes[attribute]) for span in spans if attribute in span.attributes
+    ]
 
 
 @pytest.mark.parametrize(
     ("took_ms", "worked_ms", "waited"),
-    [(10, 2, True), (10, 6, False), (10, None, False), (0.9, 0, False), (10, 10.001, False), (10, 0, True)],
+    [
+        (10, 2, True),
+        (10, 6, False),
+        (10, None, False),
+        (0.9, 0, False),
+        (10, 10.001, False),
+        (10, 0, True),
+    ],
 )
 def test_where_it_is_most_of_a_unit(took_ms: float, worked_ms: float | None, waited: bool) -> None:
     spans = Harness(volume=ENOUGH).write(call(1, took_ms, worked_ms))
@@ -43,17 +60,31 @@ def test_where_it_is_most_of_a_unit(took_ms: float, worked_ms: float | None, wai
 def test_the_longest_range_directly_in_the_unit_tells_it() -> None:
     top = call(2, 30, 3, name="long")
     inner = call(
-        3, 29, 2, name="inner", parent=top["event_id"], root=top["event_id"], start_ns=top["start_ns"], end_ns=top["end_ns"]
+        3,
+        29,
+        2,
+        name="inner",
+        parent=top["event_id"],
+        root=top["event_id"],
+        start_ns=top["start_ns"],
+        end_ns=top["end_ns"],
     )
     unknown = call(4, 50, None, name="operator")
     spans = Harness(volume=ENOUGH).write(call(1, 20, 1), inner, top)
     assert told(spans, WAIT) == [("long", 46 * MS)]
-    assert told(Harness(volume=ENOUGH).write(call(1, 20, 1), unknown), WAIT) == [("operator", 19 * MS)]
+    assert told(Harness(volume=ENOUGH).write(call(1, 20, 1), unknown), WAIT) == [
+        ("operator", 19 * MS)
+    ]
 
 
 def test_it_stands_where_the_names_of_the_whole_unit_stand() -> None:
-    lasting = [(number, BASE_NS + number * 10 * MS, 400 if number == 60 else 10) for number in range(1, 61)]
-    calls = [call(number, 0, 1, start_ns=start, end_ns=start + took_ms * MS) for number, start, took_ms in lasting]
+    lasting = [
+        (number, BASE_NS + number * 10 * MS, 400 if number == 60 else 10) for number in range(1, 61)
+    ]
+    calls = [
+        call(number, 0, 1, start_ns=start, end_ns=start + took_ms * MS)
+        for number, start, took_ms in lasting
+    ]
     spans = Harness(volume=Volume(20)).write(*calls)
     assert sorted(span.name for span in spans) == ["call", "call (folded)"]
     assert told(spans, WAIT) == [("call (folded)", (990 - 60) * MS)]

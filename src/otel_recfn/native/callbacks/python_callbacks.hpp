@@ -1,7 +1,9 @@
-// The way from an operator's thread into Python: only while the interpreter lives, only into the main one, and leaving no trace.
+// The way from an operator's thread into Python: only while the interpreter lives, only into the
+// main one, and leaving no trace.
 //
-// Taking the GIL while the interpreter finalizes ends the thread or hangs it. So each entry passes a door first. An atexit handler
-// closes it before finalization begins, and waits for those who are inside.
+// Taking the GIL while the interpreter finalizes ends the thread or hangs it. So each entry passes
+// a door first. An atexit handler closes it before finalization begins, and waits for those who are
+// inside.
 #pragma once
 #include <ATen/record_function.h>
 
@@ -21,7 +23,8 @@
 
 namespace recfn {
 
-// Whether this thread is inside a callback, of this library's or of our Python ranges': what it does there reaches no callbacks.
+// Whether this thread is inside a callback, of this library's or of our Python ranges': what it
+// does there reaches no callbacks.
 inline thread_local bool inside_callback = false;
 
 class Door {
@@ -37,12 +40,13 @@ class Door {
 
   void leave() { inside_.fetch_sub(1); }
 
-  // Nobody enters any more. Waits, without the GIL, for other threads that are inside, but no longer than this, so that a callback
-  // that doesn't return can't hold up the exit of the program.
+  // Nobody enters any more. Waits, without the GIL, for other threads that are inside, but no
+  // longer than this, so that a callback that doesn't return can't hold up the exit of the program.
   void close() {
     closed_.store(true);
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-    while (inside_.load() > own() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    while (inside_.load() > own() && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::yield();
   }
 
   // In a forked child, where only the forking thread may be inside.
@@ -79,10 +83,12 @@ class PythonEntry {
   std::optional<WithGil> python_;
 };
 
-// Callbacks in Python, each in one of 64 slots: PyTorch takes plain functions, so there is one start per slot, made by a template.
+// Callbacks in Python, each in one of 64 slots: PyTorch takes plain functions, so there is one
+// start per slot, made by a template.
 //
-// A slot that becomes free is the last to be used again, so that a thread that still has its start in a list which it read before
-// finds the slot empty. Ends need no slot, see ObservedRange. Everything here needs the GIL, except `is_live`.
+// A slot that becomes free is the last to be used again, so that a thread that still has its start
+// in a list which it read before finds the slot empty. Ends need no slot, see ObservedRange.
+// Everything here needs the GIL, except `is_live`.
 
 constexpr size_t kSlots = 64;
 
@@ -105,7 +111,8 @@ std::unique_ptr<at::ObserverContext> start_of_slot(const at::RecordFunction& fun
 }
 
 template <size_t... Slot>
-constexpr std::array<at::RecordFunctionCallback::StartCallback, kSlots> make_starts(std::index_sequence<Slot...>) {
+constexpr std::array<at::RecordFunctionCallback::StartCallback, kSlots> make_starts(
+    std::index_sequence<Slot...>) {
   return {start_of_slot<Slot>...};
 }
 
@@ -136,12 +143,15 @@ class CallbackSlots {
 
   void release(size_t slot) {
     live_[slot].store(false);
-    const std::shared_ptr<PythonCallback> dropped = std::move(taken_[slot]);  // runs Python when it goes, so it goes last
+    const std::shared_ptr<PythonCallback> dropped =
+        std::move(taken_[slot]);  // runs Python when it goes, so it goes last
     taken_[slot] = nullptr;
     free_.push_back(slot);
   }
 
-  std::shared_ptr<PythonCallback> at(size_t slot) const { return is_live(slot) ? taken_[slot] : nullptr; }
+  std::shared_ptr<PythonCallback> at(size_t slot) const {
+    return is_live(slot) ? taken_[slot] : nullptr;
+  }
 
   std::shared_ptr<PythonCallback> find(unsigned long long handle) const {
     for (const auto& callback : taken_) {
@@ -170,13 +180,16 @@ inline CallbackSlots& slots() {
 
 namespace {
 
-PyObject* report_error = nullptr;  // (handle, exception, name of the range) -> whether it is the program's own and goes on to it
+PyObject* report_error = nullptr;  // (handle, exception, name of the range) -> whether it is the
+                                   // program's own and goes on to it
 
-// Hands on what a callback in Python raised to the program, where it is the program's own; else the callback isn't called again.
+// Hands on what a callback in Python raised to the program, where it is the program's own; else the
+// callback isn't called again.
 void hand_on_error(PythonCallback& callback, const at::RecordFunction& function) {
   Reference error(take_raised());
   PyObject* const name = to_text(function.name());
-  const Reference is_the_programs(PyObject_CallFunction(report_error, "KON", callback.handle, error.get(), name));
+  const Reference is_the_programs(
+      PyObject_CallFunction(report_error, "KON", callback.handle, error.get(), name));
   if (!is_the_programs) return raise_in_main_thread(take_raised());
   if (is_the_programs.get() == Py_True) return raise_in_main_thread(error.release());
   slots().fail(callback);
@@ -193,21 +206,25 @@ at::CallbackHandle new_local_handle() {
   return ++last;
 }
 
-// The calling thread's own callbacks of ours in PyTorch's list, which PyTorch hands on to what works for the thread.
+// The calling thread's own callbacks of ours in PyTorch's list, which PyTorch hands on to what
+// works for the thread.
 void set_thread_callbacks(const std::vector<std::shared_ptr<PythonCallback>>& callbacks) {
   change_local_callbacks([&](auto& entries) {
     remove_from(entries, is_ours);
-    for (const auto& callback : callbacks) entries.emplace_back(*callback->pair, callback->torch_handle);
+    for (const auto& callback : callbacks)
+      entries.emplace_back(*callback->pair, callback->torch_handle);
   });
 }
 
-// What a callback in Python takes of a range from its start to its end. It holds the callback itself, so that the end belongs to
-// the start that ran even if the slot has another callback by then.
+// What a callback in Python takes of a range from its start to its end. It holds the callback
+// itself, so that the end belongs to the start that ran even if the slot has another callback by
+// then.
 struct ObservedRange : at::ObserverContext {
   std::shared_ptr<PythonCallback> callback;
   Reference function, context;
 
-  // Empty by now, because everything is dropped where the GIL is held; what is left is that of a process that ends.
+  // Empty by now, because everything is dropped where the GIL is held; what is left is that of a
+  // process that ends.
   ~ObservedRange() override {
     if (callback != nullptr) new std::shared_ptr<PythonCallback>(std::move(callback));
     function.release(), context.release();
@@ -233,7 +250,8 @@ bool call_start(ObservedRange& range, const at::RecordFunction& function) {
   range.function = new_function();
   if (range.function && range.callback->start) {
     const Shown shown(range.function, function, true);
-    range.context = Reference(PyObject_CallOneArg(range.callback->start.get(), range.function.get()));
+    range.context =
+        Reference(PyObject_CallOneArg(range.callback->start.get(), range.function.get()));
   }
   if (PyErr_Occurred() == nullptr) return true;
   hand_on_error(*range.callback, function);
@@ -250,14 +268,16 @@ void call_end(ObservedRange& range, const at::RecordFunction& function) {
 
 }  // namespace
 
-inline std::unique_ptr<at::ObserverContext> run_start(size_t slot, const at::RecordFunction& function) {
+inline std::unique_ptr<at::ObserverContext> run_start(size_t slot,
+                                                      const at::RecordFunction& function) {
   if (inside_callback || !slots().is_live(slot)) return nullptr;
   const PythonEntry python;
   if (!python) return nullptr;
   auto range = std::make_unique<ObservedRange>();
   range->callback = slots().at(slot);
   if (range->callback == nullptr) return nullptr;
-  if (is_wanted(*range->callback, function) && call_start(*range, function) && range->callback->end) return range;
+  if (is_wanted(*range->callback, function) && call_start(*range, function) && range->callback->end)
+    return range;
   range->drop();
   return nullptr;
 }

@@ -1,9 +1,10 @@
-// Callbacks in Python on PyTorch's own operators: a Python extension that is compiled at first use against the torch that is
-// installed (pytorch/observer_build.py), loaded once and never unloaded.
+// Callbacks in Python on PyTorch's own operators: a Python extension that is compiled at first use
+// against the torch that is installed (pytorch/observer_build.py), loaded once and never unloaded.
 //
-// Each callback is registered with PyTorch as a pair of its own, with its scopes, its sampling and its needs. So PyTorch decides
-// in C++, without the GIL, whether it runs; only a callback that runs takes the GIL, once for its start and once for its end.
-// Callbacks of a thread stand in the thread's RecordFunctionTLS, which PyTorch hands on to autograd workers, torch.jit.fork and
+// Each callback is registered with PyTorch as a pair of its own, with its scopes, its sampling and
+// its needs. So PyTorch decides in C++, without the GIL, whether it runs; only a callback that runs
+// takes the GIL, once for its start and once for its end. Callbacks of a thread stand in the
+// thread's RecordFunctionTLS, which PyTorch hands on to autograd workers, torch.jit.fork and
 // at::launch.
 #include "cpython/python.hpp"
 
@@ -36,15 +37,17 @@ PyObject* or_python_error(Work work) {
   }
 }
 
-// The list is changed with the GIL held, and Python forks with it held, so that the two exclude each other.
+// The list is changed with the GIL held, and Python forks with it held, so that the two exclude
+// each other.
 void before_fork() { callback_list_changes().let_operators_pass(); }
 
-// (RecordScope's members, OperatorName, schema from text, InputsError, error of a range that is over, reporter of errors)
+// (RecordScope's members, OperatorName, schema from text, InputsError, error of a range that is
+// over, reporter of errors)
 PyObject* attach(PyObject*, PyObject* args) {
   RuntimeTypes types;
   PyObject* reporter;
-  if (!PyArg_ParseTuple(args, "O!OOOOO", &PyTuple_Type, &types.scopes, &types.operator_name, &types.schema, &types.inputs_error,
-                        &types.over_error, &reporter)) {
+  if (!PyArg_ParseTuple(args, "O!OOOOO", &PyTuple_Type, &types.scopes, &types.operator_name,
+                        &types.schema, &types.inputs_error, &types.over_error, &reporter)) {
     return nullptr;
   }
   static const int at_fork = pthread_atfork(before_fork, nullptr, nullptr);
@@ -61,8 +64,8 @@ PyObject* add(PyObject*, PyObject* args) {
   int global, inputs, outputs, ids;
   unsigned scopes;
   double sampling_prob;
-  if (!PyArg_ParseTuple(args, "KpOOOIdppp", &callback->handle, &global, &start, &end, &should_run, &scopes, &sampling_prob,
-                         &inputs, &outputs, &ids)) {
+  if (!PyArg_ParseTuple(args, "KpOOOIdppp", &callback->handle, &global, &start, &end, &should_run,
+                        &scopes, &sampling_prob, &inputs, &outputs, &ids)) {
     return nullptr;
   }
   callback->global = global != 0;
@@ -92,7 +95,8 @@ PyObject* remove(PyObject*, PyObject* handle) {
   });
 }
 
-// A callback is removed that threads may still have in their lists: it is called no more, and keeps its slot.
+// A callback is removed that threads may still have in their lists: it is called no more, and keeps
+// its slot.
 PyObject* fail(PyObject*, PyObject* handle) {
   const auto callback = slots().find(PyLong_AsUnsignedLongLong(handle));
   if (callback != nullptr) slots().fail(*callback);
@@ -127,7 +131,9 @@ PyObject* set_thread(PyObject*, PyObject* args) {
   });
 }
 
-PyObject* is_enabled(PyObject*, PyObject*) { return PyBool_FromLong(at::isRecordFunctionEnabled()); }
+PyObject* is_enabled(PyObject*, PyObject*) {
+  return PyBool_FromLong(at::isRecordFunctionEnabled());
+}
 
 PyObject* seed(PyObject*, PyObject* value) {
   const unsigned long number = PyLong_AsUnsignedLongMask(value);
@@ -139,9 +145,12 @@ PyObject* seed(PyObject*, PyObject* value) {
 
 PyObject* is_inside(PyObject*, PyObject*) { return PyBool_FromLong(inside_callback); }
 
-PyObject* set_inside(PyObject*, PyObject* value) { return PyBool_FromLong(std::exchange(inside_callback, value == Py_True)); }
+PyObject* set_inside(PyObject*, PyObject* value) {
+  return PyBool_FromLong(std::exchange(inside_callback, value == Py_True));
+}
 
-// Called before the interpreter finalizes. Operators go on, in PyTorch's own threads for example, but reach Python no more.
+// Called before the interpreter finalizes. Operators go on, in PyTorch's own threads for example,
+// but reach Python no more.
 PyObject* close(PyObject*, PyObject*) {
   return or_python_error([] {
     slots().each([](const PythonCallback& callback) {
@@ -161,7 +170,8 @@ constexpr Feature kFeatures[] = {
     {"own_tensors", kHasOwnTensors},
 };
 
-// What this PyTorch has of what pytorch/details.py lists, a word each, separated by spaces; a minus sign before what it lacks.
+// What this PyTorch has of what pytorch/details.py lists, a word each, separated by spaces; a minus
+// sign before what it lacks.
 PyObject* features(PyObject*, PyObject*) { return to_text(told(kFeatures)); }
 
 PyMethodDef methods[] = {{"attach", attach, METH_VARARGS, nullptr},
@@ -179,7 +189,8 @@ PyMethodDef methods[] = {{"attach", attach, METH_VARARGS, nullptr},
                          {"features", features, METH_NOARGS, nullptr},
                          {}};
 
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "otel_recfn._torch_callbacks", nullptr, -1, methods};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "otel_recfn._torch_callbacks", nullptr, -1,
+                          methods};
 
 }  // namespace
 }  // namespace recfn

@@ -1,7 +1,8 @@
 // Values of PyTorch's as Python objects.
 //
-// PyTorch makes most of them itself. A value that it has no Python object for (a storage, for instance), or that this PyTorch can't
-// show, shows as its kind, so that the others can still be read.
+// PyTorch makes most of them itself. A value that it has no Python object for (a storage, for
+// instance), or that this PyTorch can't show, shows as its kind, so that the others can still be
+// read.
 #pragma once
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
@@ -17,9 +18,10 @@
 
 namespace recfn {
 
-// Looks for the Python object that a tensor has already, as torch 2.13 and as earlier ones spell it.
-inline constexpr auto python_object = [](const auto& tensor)
-    -> decltype(tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj()) {
+// Looks for the Python object that a tensor has already, as torch 2.13 and as earlier ones spell
+// it.
+inline constexpr auto python_object =
+    [](const auto& tensor) -> decltype(tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj()) {
   return tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
 };
 inline constexpr auto earlier_python_object = [](const auto& tensor)
@@ -27,8 +29,8 @@ inline constexpr auto earlier_python_object = [](const auto& tensor)
   return tensor.unsafeGetTensorImpl()->pyobj_slot()->_unchecked_untagged_pyobj();
 };
 
-constexpr bool kHasOwnTensors =
-    kCallable<decltype(python_object), const at::Tensor&> || kCallable<decltype(earlier_python_object), const at::Tensor&>;
+constexpr bool kHasOwnTensors = kCallable<decltype(python_object), const at::Tensor&> ||
+                                kCallable<decltype(earlier_python_object), const at::Tensor&>;
 template <typename Tensor>
 bool is_known_to_python(const Tensor& tensor) {
   if constexpr (kCallable<decltype(python_object), const Tensor&>) {
@@ -40,11 +42,13 @@ bool is_known_to_python(const Tensor& tensor) {
   }
 }
 
-// A tensor that has no Python object yet must not get one here: PyTorch refuses to make a Parameter, or another subclass, of a
-// tensor that has one. So another tensor that shares its data is given.
+// A tensor that has no Python object yet must not get one here: PyTorch refuses to make a
+// Parameter, or another subclass, of a tensor that has one. So another tensor that shares its data
+// is given.
 inline PyObject* to_tensor(const at::Tensor& tensor) {
   if (!tensor.defined()) return Py_NewRef(Py_None);
-  return ::THPVariable_Wrap(is_known_to_python(tensor) ? tensor : at::Tensor(tensor.variable_data()));
+  return ::THPVariable_Wrap(is_known_to_python(tensor) ? tensor
+                                                       : at::Tensor(tensor.variable_data()));
 }
 
 template <typename Values>
@@ -83,12 +87,14 @@ PyObject* to_dict(const Values& values) {
   Reference dict(PyDict_New());
   for (const auto& [name, value] : values) {
     const Reference key(to_text(name)), object(to_python(value));
-    if (!dict || !key || !object || PyDict_SetItem(dict.get(), key.get(), object.get()) < 0) return nullptr;
+    if (!dict || !key || !object || PyDict_SetItem(dict.get(), key.get(), object.get()) < 0)
+      return nullptr;
   }
   return dict.release();
 }
 
-// TorchRecordFunction: what a callback in Python sees of a RecordFunction of PyTorch's, by the names that ours has.
+// TorchRecordFunction: what a callback in Python sees of a RecordFunction of PyTorch's, by the
+// names that ours has.
 //
 // It points at PyTorch's object only while a callback runs; nothing is read before it is asked for.
 
@@ -98,7 +104,8 @@ struct TorchFunction {
   bool starting;
 };
 
-// What the Python side gives when it attaches: our classes for what PyTorch has classes of its own for, and two errors.
+// What the Python side gives when it attaches: our classes for what PyTorch has classes of its own
+// for, and two errors.
 struct RuntimeTypes {
   PyObject* scopes = nullptr;         // the tuple of RecordScope's ten
   PyObject* operator_name = nullptr;  // (name, overload name) -> OperatorName
@@ -117,7 +124,8 @@ PyObject* read_function(PyObject* self, Read read) {
   const at::RecordFunction* function = reinterpret_cast<TorchFunction*>(self)->function;
   if (function == nullptr) {
     PyErr_SetString(runtime_types().over_error,
-                    "a RecordFunction of PyTorch's was read after the callback that got it returned; keep what you need in the "
+                    "a RecordFunction of PyTorch's was read after the callback that got it "
+                    "returned; keep what you need in the "
                     "observer context instead");
     return nullptr;
   }
@@ -135,7 +143,9 @@ inline bool may_read_inputs(PyObject* self, const char* method) {
   const auto* announced = reinterpret_cast<TorchFunction*>(self);
   if (announced->function != nullptr && announced->starting) return true;
   PyErr_Format(runtime_types().inputs_error,
-               "%s() was called outside the start callback; keep what you need in the observer context instead", method);
+               "%s() was called outside the start callback; keep what you need in the observer "
+               "context instead",
+               method);
   return false;
 }
 
@@ -169,7 +179,8 @@ inline PyObject* read_operator_name(PyObject* self, PyObject*) {
   return read_function(self, [](const at::RecordFunction& fn) {
     const auto name = fn.operator_name();
     if (!name) return Py_NewRef(Py_None);
-    return PyObject_CallFunction(runtime_types().operator_name, "ss", name->name.c_str(), name->overload_name.c_str());
+    return PyObject_CallFunction(runtime_types().operator_name, "ss", name->name.c_str(),
+                                 name->overload_name.c_str());
   });
 }
 
@@ -188,30 +199,45 @@ PyObject* read_number(PyObject* self, PyObject*) {
   return read_function(self, [](const at::RecordFunction& fn) {
     const auto number = std::invoke(Read, fn);
     if constexpr (std::is_same_v<decltype(number), const bool>) return PyBool_FromLong(number);
-    return std::is_signed_v<decltype(number)> ? PyLong_FromLongLong(number) : PyLong_FromUnsignedLongLong(number);
+    return std::is_signed_v<decltype(number)> ? PyLong_FromLongLong(number)
+                                              : PyLong_FromUnsignedLongLong(number);
   });
 }
 
 inline PyMethodDef function_methods[] = {
     {"name", read_name, METH_NOARGS, "The range's name."},
     {"scope", read_scope, METH_NOARGS, "Its RecordScope."},
-    {"seq_nr", read_number<&at::RecordFunction::seqNr>, METH_NOARGS, "Links forward and backward; -1 where there is none."},
-    {"thread_id", read_number<&at::RecordFunction::threadId>, METH_NOARGS, "Logical id of the thread that began it."},
-    {"forward_thread_id", read_number<&at::RecordFunction::forwardThreadId>, METH_NOARGS, "Of backward functions; else 0."},
-    {"handle", read_number<&at::RecordFunction::handle>, METH_NOARGS, "Unique where a callback needs ids."},
-    {"debug_handle", read_number<&at::RecordFunction::debugHandle>, METH_NOARGS, "-1 where there is none."},
-    {"inputs", read_inputs, METH_NOARGS, "The values, in the start callback; empty unless a callback needs inputs."},
+    {"seq_nr", read_number<&at::RecordFunction::seqNr>, METH_NOARGS,
+     "Links forward and backward; -1 where there is none."},
+    {"thread_id", read_number<&at::RecordFunction::threadId>, METH_NOARGS,
+     "Logical id of the thread that began it."},
+    {"forward_thread_id", read_number<&at::RecordFunction::forwardThreadId>, METH_NOARGS,
+     "Of backward functions; else 0."},
+    {"handle", read_number<&at::RecordFunction::handle>, METH_NOARGS,
+     "Unique where a callback needs ids."},
+    {"debug_handle", read_number<&at::RecordFunction::debugHandle>, METH_NOARGS,
+     "-1 where there is none."},
+    {"inputs", read_inputs, METH_NOARGS,
+     "The values, in the start callback; empty unless a callback needs inputs."},
     {"kwinputs", read_kwinputs, METH_NOARGS, "The keyword values, in the start callback."},
-    {"outputs", read_outputs, METH_NOARGS, "The values, in the end callback; empty unless a callback needs outputs."},
-    {"num_inputs", read_number<&at::RecordFunction::num_inputs>, METH_NOARGS, "How many inputs it has."},
-    {"num_outputs", read_number<&at::RecordFunction::num_outputs>, METH_NOARGS, "How many outputs it has."},
+    {"outputs", read_outputs, METH_NOARGS,
+     "The values, in the end callback; empty unless a callback needs outputs."},
+    {"num_inputs", read_number<&at::RecordFunction::num_inputs>, METH_NOARGS,
+     "How many inputs it has."},
+    {"num_outputs", read_number<&at::RecordFunction::num_outputs>, METH_NOARGS,
+     "How many outputs it has."},
     {"operator_name", read_operator_name, METH_NOARGS, "Of an operator, else None."},
     {"operator_schema", read_operator_schema, METH_NOARGS, "Of an operator, else None."},
-    {"needs_inputs", read_number<&at::RecordFunction::needsInputs>, METH_NOARGS, "Whether a callback needs inputs."},
-    {"needs_outputs", read_number<&at::RecordFunction::needsOutputs>, METH_NOARGS, "Whether a callback needs outputs."},
-    {"is_active", read_number<&at::RecordFunction::isActive>, METH_NOARGS, "Whether it runs callbacks."},
-    {"is_async", read_number<&at::RecordFunction::isAsync>, METH_NOARGS, "Whether it may end in another thread."},
-    {"is_nccl_meta", read_number<&at::RecordFunction::isNcclMeta>, METH_NOARGS, "Whether it collects NCCL metadata."},
+    {"needs_inputs", read_number<&at::RecordFunction::needsInputs>, METH_NOARGS,
+     "Whether a callback needs inputs."},
+    {"needs_outputs", read_number<&at::RecordFunction::needsOutputs>, METH_NOARGS,
+     "Whether a callback needs outputs."},
+    {"is_active", read_number<&at::RecordFunction::isActive>, METH_NOARGS,
+     "Whether it runs callbacks."},
+    {"is_async", read_number<&at::RecordFunction::isAsync>, METH_NOARGS,
+     "Whether it may end in another thread."},
+    {"is_nccl_meta", read_number<&at::RecordFunction::isNcclMeta>, METH_NOARGS,
+     "Whether it collects NCCL metadata."},
     {"is_static_runtime_out_variant", read_number<is_out_variant>, METH_NOARGS,
      "Whether Static Runtime runs an out variant."},
     {}};

@@ -1,5 +1,6 @@
-// The names of calls, kept for the next ones: of Python functions as long as calls are traced, of C functions the recent ones. Both
-// stand in tables where a call finds its name with one look. Everything here needs the GIL.
+// The names of calls, kept for the next ones: of Python functions as long as calls are traced, of C
+// functions the recent ones. Both stand in tables where a call finds its name with one look.
+// Everything here needs the GIL.
 #pragma once
 #include <cstring>
 #include <unordered_map>
@@ -18,7 +19,8 @@ inline uint64_t spread(const PyObject* code, int instruction) {
   return (reinterpret_cast<uintptr_t>(code) + static_cast<uint64_t>(instruction)) * kOddNumber;
 }
 
-// Names that were found lately, of what is shown, by code object and instruction. Whoever frees names empties it.
+// Names that were found lately, of what is shown, by code object and instruction. Whoever frees
+// names empties it.
 class RecentNames {
  public:
   // Null where it isn't among them.
@@ -59,22 +61,26 @@ class RecentFunctions {
     const Place& place = places_[place_of(function.definition, type)];
     return place.is_of(function.definition, type) ? found_at(&place.call) : nullptr;
   }
-  // But not what is bound to nothing, has a type that may change unseen, or may be freed with its definition.
+  // But not what is bound to nothing, has a type that may change unseen, or may be freed with its
+  // definition.
   void keep(const CFunction& function, const std::string& name) {
     const PyMethodDef* const definition = function.definition;
-    const PyTypeObject* const type = function.bound_to != nullptr ? Py_TYPE(function.bound_to) : nullptr;
+    const PyTypeObject* const type =
+        function.bound_to != nullptr ? Py_TYPE(function.bound_to) : nullptr;
     if (type == nullptr || type->tp_version_tag == 0 || is_pybind11s(type)) return;
     const uint32_t version = type->tp_version_tag;
-    places_[place_of(definition, type)] = {definition, type, definition->ml_name, type->tp_name, version, KnownCall(text_of(name))};
+    places_[place_of(definition, type)] = {definition,    type,    definition->ml_name,
+                                           type->tp_name, version, KnownCall(text_of(name))};
   }
   void clear() {
     for (Place& place : places_) place = {};
   }
 
  private:
-  // Another definition at the same address has another name, of which the pointer says enough where it is a library's. Another
-  // type has another version, a number that CPython gives each type, anew when it changes, and 0 while it has none; or another
-  // name, where it was renamed without (from 3.13 on) or has another's number after `sys._clear_type_cache` (on 3.10).
+  // Another definition at the same address has another name, of which the pointer says enough where
+  // it is a library's. Another type has another version, a number that CPython gives each type,
+  // anew when it changes, and 0 while it has none; or another name, where it was renamed without
+  // (from 3.13 on) or has another's number after `sys._clear_type_cache` (on 3.10).
   struct alignas(64) Place {
     const PyMethodDef* definition = nullptr;
     const PyTypeObject* type = nullptr;
@@ -83,8 +89,8 @@ class RecentFunctions {
     KnownCall call;
 
     bool is_of(const PyMethodDef* other, const PyTypeObject* other_type) const {
-      return definition == other && type == other_type && name == other->ml_name && type_name == other_type->tp_name &&
-             type_version == other_type->tp_version_tag;
+      return definition == other && type == other_type && name == other->ml_name &&
+             type_name == other_type->tp_name && type_version == other_type->tp_version_tag;
     }
   };
   static_assert(sizeof(Place) == 64);
@@ -95,7 +101,8 @@ class RecentFunctions {
   }
 
   static size_t place_of(const PyMethodDef* definition, const PyTypeObject* type) {
-    const uint64_t both = reinterpret_cast<uintptr_t>(definition) ^ reinterpret_cast<uintptr_t>(type) << 1;
+    const uint64_t both =
+        reinterpret_cast<uintptr_t>(definition) ^ reinterpret_cast<uintptr_t>(type) << 1;
     return static_cast<size_t>(both * kOddNumber >> (64 - kRecentBits));
   }
 
@@ -104,19 +111,23 @@ class RecentFunctions {
 
 inline RecentFunctions recent_functions;
 
-// A name could not be had. Returns -1 where that was a signal handler's doing, whose exception is the program's.
+// A name could not be had. Returns -1 where that was a signal handler's doing, whose exception is
+// the program's.
 inline int without_name() {
   if (!PyErr_Occurred()) return 0;
-  const bool ours = PyErr_ExceptionMatches(PyExc_MemoryError) || PyErr_ExceptionMatches(PyExc_RecursionError);
+  const bool ours =
+      PyErr_ExceptionMatches(PyExc_MemoryError) || PyErr_ExceptionMatches(PyExc_RecursionError);
   if (ours) PyErr_Clear();
   return ours ? 0 : -1;
 }
 
-// The names of calls by code object and instruction: what has none yet gets one, which is kept for the next calls. A code object
-// lives as long as its names, so that another one at its address can't be taken for it.
+// The names of calls by code object and instruction: what has none yet gets one, which is kept for
+// the next calls. A code object lives as long as its names, so that another one at its address
+// can't be taken for it.
 //
-// Calls run their code from an instruction on: the first one, or of a generator where it was suspended. Numbers below kAtBegin
-// stand for what is called from an instruction (`kFirstCallSite`).
+// Calls run their code from an instruction on: the first one, or of a generator where it was
+// suspended. Numbers below kAtBegin stand for what is called from an instruction
+// (`kFirstCallSite`).
 class CallNames {
  public:
   // From now on calls are called as Python's ProgramTexts say. False with the error set.
@@ -159,13 +170,16 @@ class CallNames {
   }
 
  private:
-  static constexpr int kFirstCallSite = -3;  // from here on downwards, instead of an instruction: of the call that it makes
+  static constexpr int kFirstCallSite =
+      -3;  // from here on downwards, instead of an instruction: of the call that it makes
 
   static constexpr size_t kMostNames = 1 << 15;
 
   using Key = std::pair<const PyObject*, int>;
   struct HashOfKey {
-    size_t operator()(const Key& key) const { return static_cast<size_t>(spread(key.first, key.second)); }
+    size_t operator()(const Key& key) const {
+      return static_cast<size_t>(spread(key.first, key.second));
+    }
   };
   using Names = std::unordered_map<Key, CallName, HashOfKey>;
 

@@ -1,5 +1,6 @@
-// What calls are called, as Python's `sources/calls.py` says it: made here, because running Python in a profile function
-// would run the program's signal handlers too, in the middle of something else.
+// What calls are called, as Python's `sources/calls.py` says it: made here, because running Python
+// in a profile function would run the program's signal handlers too, in the middle of something
+// else.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -44,7 +45,9 @@ struct CallName {
   Reference code;      // null for a C function's
 };
 
-inline Text text_of(const std::string& text) { return {text.data(), static_cast<uint32_t>(text.size())}; }
+inline Text text_of(const std::string& text) {
+  return {text.data(), static_cast<uint32_t>(text.size())};
+}
 
 inline std::string as_utf8(PyObject* string) {
   const Utf8 utf8(string, kMaxNameBytes);
@@ -62,16 +65,21 @@ inline bool read_texts(PyObject* owner, const char* name, std::vector<std::strin
   return true;
 }
 
-inline bool begins_with(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
+inline bool begins_with(const std::string& text, const std::string& start) {
+  return text.compare(0, start.size(), start) == 0;
+}
 
-inline const std::string* start_among(const std::vector<std::string>& starts, const std::string& text) {
-  const auto found = std::find_if(starts.begin(), starts.end(), [&text](const auto& start) { return begins_with(text, start); });
+inline const std::string* start_among(const std::vector<std::string>& starts,
+                                      const std::string& text) {
+  const auto found = std::find_if(starts.begin(), starts.end(),
+                                  [&text](const auto& start) { return begins_with(text, start); });
   return found != starts.end() ? &*found : nullptr;
 }
 
 inline bool ends_with_one_of(const std::vector<std::string>& ends, const std::string& text) {
   return std::any_of(ends.begin(), ends.end(), [&text](const std::string& end) {
-    return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+    return text.size() >= end.size() &&
+           text.compare(text.size() - end.size(), end.size(), end) == 0;
   });
 }
 
@@ -87,16 +95,19 @@ class CallTexts {
   // Reads what Python's ProgramTexts says. False with the error set.
   bool read(PyObject* texts) {
     return read_texts(texts, "prefixes", prefixes_) && read_texts(texts, "own", own_) &&
-           read_texts(texts, "own_that_calls", own_that_calls_) && read_texts(texts, "asked", asked_) &&
-           read_texts(texts, "included", included_) && read_texts(texts, "excluded", excluded_);
+           read_texts(texts, "own_that_calls", own_that_calls_) &&
+           read_texts(texts, "asked", asked_) && read_texts(texts, "included", included_) &&
+           read_texts(texts, "excluded", excluded_);
   }
 
-  // Of calls that run this code from that line on. Nothing with Hides::kAskFrame where Python has to be asked.
+  // Of calls that run this code from that line on. Nothing with Hides::kAskFrame where Python has
+  // to be asked.
   CallName of_code(PyCodeObject* code, int line) const {
     CallName name;
     const std::string file = as_utf8(code->co_filename), shown = trimmed(file);
     if (start_among(own_, file) != nullptr) {
-      name.hides = start_among(own_that_calls_, file) != nullptr ? Hides::kItself : Hides::kAllBelow;
+      name.hides =
+          start_among(own_that_calls_, file) != nullptr ? Hides::kItself : Hides::kAllBelow;
     } else if (!selects(file, shown)) {
       name.hides = Hides::kItself;
     } else if (ends_with_one_of(asked_, file)) {
@@ -118,8 +129,10 @@ class CallTexts {
     const bool is_method = function.bound_to != nullptr && !PyModule_Check(function.bound_to);
     std::string text;
     text.reserve(kUsualBytes);
-    text.append(is_method ? "<built-in method " : "<built-in function ").append(function.definition->ml_name);
-    if (is_method) text.append(" of ").append(Py_TYPE(function.bound_to)->tp_name).append(" object");
+    text.append(is_method ? "<built-in method " : "<built-in function ")
+        .append(function.definition->ml_name);
+    if (is_method)
+      text.append(" of ").append(Py_TYPE(function.bound_to)->tp_name).append(" object");
     text += '>';
     return text;
   }
@@ -130,7 +143,9 @@ class CallTexts {
   using Texts = std::vector<std::string>;
 
   bool selects(const std::string& file, const std::string& trimmed) const {
-    const auto is_among = [&](const Texts& places) { return is_at_one_of(places, file) || is_at_one_of(places, trimmed); };
+    const auto is_among = [&](const Texts& places) {
+      return is_at_one_of(places, file) || is_at_one_of(places, trimmed);
+    };
     return (included_.empty() || is_among(included_)) && !is_among(excluded_);
   }
 

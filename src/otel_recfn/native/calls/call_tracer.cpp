@@ -21,7 +21,8 @@ std::string call_site_of_now() {
 
 // What Python's ProgramTexts say of which calls are shown. False with the error set.
 bool read_limits(PyObject* texts) {
-  const Reference c_calls(PyObject_GetAttrString(texts, "c_calls")), max_depth(PyObject_GetAttrString(texts, "max_depth"));
+  const Reference c_calls(PyObject_GetAttrString(texts, "c_calls")),
+      max_depth(PyObject_GetAttrString(texts, "max_depth"));
   const Reference call_sites(PyObject_GetAttrString(texts, "call_sites"));
   if (!c_calls || !max_depth || !call_sites) return false;
   const size_t most = max_depth.get() == Py_None ? SIZE_MAX : PyLong_AsSize_t(max_depth.get());
@@ -34,7 +35,8 @@ bool read_limits(PyObject* texts) {
 
 void note_begin() {
   tracer->began_at = read_ticks(tracer->globals->use_cycle_counter);
-  tracer->newest_thread = PyThreadState_GetID(PyInterpreterState_ThreadHead(PyInterpreterState_Get()));  // it stands first
+  tracer->newest_thread = PyThreadState_GetID(
+      PyInterpreterState_ThreadHead(PyInterpreterState_Get()));  // it stands first
   tracer->with_other_profile_functions.clear();
 }
 
@@ -42,7 +44,8 @@ PyObject* trace_calls(PyObject*, PyObject* args) {
   PyObject *texts, *is_own_thread;
   if (!PyArg_ParseTuple(args, "OO:trace_calls", &texts, &is_own_thread)) return nullptr;
   bool read = false;
-  if (!had_memory_for([&] { read = tracer->names.read(texts) && read_limits(texts); })) PyErr_NoMemory();
+  if (!had_memory_for([&] { read = tracer->names.read(texts) && read_limits(texts); }))
+    PyErr_NoMemory();
   if (!read) return nullptr;
   const Reference earlier(std::exchange(tracer->is_own_thread, Py_NewRef(is_own_thread)));
   if (!tracer->is_on()) note_begin();
@@ -51,7 +54,9 @@ PyObject* trace_calls(PyObject*, PyObject* args) {
 }
 
 PyObject* stand_in(PyObject*, PyObject* native_ids) {
-  return guarded([native_ids] { return stand_in_for_blocked_threads(native_ids) < 0 ? nullptr : Py_NewRef(Py_None); });
+  return guarded([native_ids] {
+    return stand_in_for_blocked_threads(native_ids) < 0 ? nullptr : Py_NewRef(Py_None);
+  });
 }
 
 PyObject* untrace_calls(PyObject*, PyObject*) {
@@ -71,13 +76,18 @@ PyObject* go_on_after_fork(PyObject*, PyObject*) {
 
 PyMethodDef functions[] = {
     {"trace_calls", trace_calls, METH_VARARGS,
-     "trace_calls(texts, is_own_thread): takes what the profile function or the callbacks are told from now on; while it traces,\n"
-     "by other names and limits. A thread of which is_own_thread() says None is asked about again at its next call."},
+     "trace_calls(texts, is_own_thread): takes what the profile function or the callbacks are told "
+     "from now on; while it traces,\n"
+     "by other names and limits. A thread of which is_own_thread() says None is asked about again "
+     "at its next call."},
     {"stand_in_for_blocked_threads", stand_in, METH_O,
-     "stand_in_for_blocked_threads(native ids by ident): begins, for these threads, the calls that were open when tracing "
+     "stand_in_for_blocked_threads(native ids by ident): begins, for these threads, the calls that "
+     "were open when tracing "
      "began, where nothing was told of them since. Once a tracing, before its last drain."},
-    {"untrace_calls", untrace_calls, METH_NOARGS, "untrace_calls(): ends the calls that are open, and traces no thread any more."},
-    {"go_on_after_fork", go_on_after_fork, METH_NOARGS, "go_on_after_fork(): in a child, where calls can be recorded again."},
+    {"untrace_calls", untrace_calls, METH_NOARGS,
+     "untrace_calls(): ends the calls that are open, and traces no thread any more."},
+    {"go_on_after_fork", go_on_after_fork, METH_NOARGS,
+     "go_on_after_fork(): in a child, where calls can be recorded again."},
     {nullptr, nullptr, 0, nullptr}};
 
 void after_fork_in_child() {

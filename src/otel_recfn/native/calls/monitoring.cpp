@@ -46,9 +46,12 @@ PyObject* without_calls() { return answer(PyErr_Occurred() ? -1 : 0); }
   return arguments[3] != missing ? arguments[3] : nullptr;
 }
 
-CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first_argument(arguments)); }
+CFunction called(Arguments arguments) {
+  return CFunction::of(arguments[2], first_argument(arguments));
+}
 
-// What takes longer goes on in functions of its own, so that what is mostly done saves and restores no registers for it.
+// What takes longer goes on in functions of its own, so that what is mostly done saves and restores
+// no registers for it.
 [[gnu::noinline]] PyObject* on_other_begin(Arguments arguments) {
   PyThreadState* const thread = PyThreadState_Get();
   const void* const frame = running_frame(thread);
@@ -56,9 +59,12 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
   if (calls == nullptr) return without_calls();
   auto* const code = reinterpret_cast<PyCodeObject*>(arguments[0]);
   const bool can_be_suspended = (code->co_flags & kCanSuspend) != 0;
-  const int instruction = can_be_suspended ? static_cast<int>(PyLong_AsLong(arguments[1])) : kAtBegin;
+  const int instruction =
+      can_be_suspended ? static_cast<int>(PyLong_AsLong(arguments[1])) : kAtBegin;
   const KnownCall* const name = can_be_suspended ? recent_name(code, instruction) : nullptr;
-  return begin_known(*calls, name, frame, thread) ? none() : answer(enter_slowly(*calls, {code, instruction, nullptr, frame}));
+  return begin_known(*calls, name, frame, thread)
+             ? none()
+             : answer(enter_slowly(*calls, {code, instruction, nullptr, frame}));
 }
 
 [[gnu::hot]] PyObject* on_begin(PyObject*, Arguments arguments, size_t, PyObject*) {
@@ -93,20 +99,28 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
 // Of the two types that nearly all C functions are of; else without a definition.
 [[gnu::always_inline]] inline CFunction usually_called(PyObject* callable, Arguments arguments) {
   if (Py_TYPE(callable) == &PyCFunction_Type) return CFunction::of_builtin(callable);
-  return Py_TYPE(callable) == &PyMethodDescr_Type ? CFunction::of_method(callable, first_argument(arguments)) : CFunction{};
+  return Py_TYPE(callable) == &PyMethodDescr_Type
+             ? CFunction::of_method(callable, first_argument(arguments))
+             : CFunction{};
 }
 
-// CPython is asked for the thread by another function, which calls this one last: so this one saves and restores no registers.
-[[gnu::noinline, gnu::hot]] PyObject* on_begin_of_c_in(const PyThreadState* thread, Arguments arguments) {
+// CPython is asked for the thread by another function, which calls this one last: so this one saves
+// and restores no registers.
+[[gnu::noinline, gnu::hot]] PyObject* on_begin_of_c_in(const PyThreadState* thread,
+                                                       Arguments arguments) {
   PyObject* const callable = arguments[2];
   const CFunction function = usually_called(callable, arguments);
   ThreadCalls* const calls = ready_calls();
-  if (__builtin_expect(function.definition == nullptr || calls == nullptr, 0)) return on_other_begin_of_c(arguments);
-  return begin_leaf_in(*calls, recent_functions.find(function), thread) ? none() : on_other_begin_of_c(arguments);
+  if (__builtin_expect(function.definition == nullptr || calls == nullptr, 0))
+    return on_other_begin_of_c(arguments);
+  return begin_leaf_in(*calls, recent_functions.find(function), thread)
+             ? none()
+             : on_other_begin_of_c(arguments);
 }
 
 [[gnu::hot]] PyObject* on_begin_of_c(PyObject*, Arguments arguments, size_t, PyObject*) {
-  if (Py_TYPE(arguments[2]) == &PyFunction_Type) return none();  // most are, and have events of their own
+  if (Py_TYPE(arguments[2]) == &PyFunction_Type)
+    return none();  // most are, and have events of their own
   return on_begin_of_c_in(PyThreadState_Get(), arguments);
 }
 
@@ -120,13 +134,15 @@ CFunction called(Arguments arguments) { return CFunction::of(arguments[2], first
 [[gnu::hot]] PyObject* on_end_of_c(PyObject*, Arguments arguments, size_t, PyObject*) {
   PyObject* const callable = arguments[2];
   const PyTypeObject* const type = Py_TYPE(callable);
-  const bool is_usual = type == &PyCFunction_Type || (type == &PyMethodDescr_Type && arguments[3] != missing);
+  const bool is_usual =
+      type == &PyCFunction_Type || (type == &PyMethodDescr_Type && arguments[3] != missing);
   ThreadCalls* const calls = ready_calls();
   const bool ended = is_usual && calls != nullptr && end_leaf(*calls->buffer);
   return ended ? none() : on_other_end_of_c(arguments);
 }
 
-// What CPython calls without anything between: of a builtin function it would look at keywords and at the depth of recursion first.
+// What CPython calls without anything between: of a builtin function it would look at keywords and
+// at the depth of recursion first.
 struct Callback {
   PyObject_HEAD
   vectorcallfunc function;
@@ -138,7 +154,8 @@ PyTypeObject* callback_type() {
   static PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
   if (type.tp_basicsize != 0) return &type;
   type.tp_name = "otel_recfn._native.MonitoringCallback", type.tp_basicsize = sizeof(Callback);
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION;
+  type.tp_flags =
+      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION;
   type.tp_vectorcall_offset = offsetof(Callback, function), type.tp_call = PyVectorcall_Call;
   type.tp_dealloc = free_callback;
   return PyType_Ready(&type) == 0 ? &type : nullptr;
@@ -163,20 +180,25 @@ bool add(PyObject* callbacks, vectorcallfunc of_event, std::initializer_list<con
 PyObject* monitoring_callbacks(PyObject*, PyObject* without_argument) {
   missing = without_argument;
   PyObject* callbacks = PyDict_New();
-  const bool made = callbacks != nullptr && add(callbacks, on_begin, {"PY_START", "PY_RESUME", "PY_THROW"}) &&
-                    add(callbacks, on_end, {"PY_RETURN", "PY_YIELD", "PY_UNWIND"}) && add(callbacks, on_begin_of_c, {"CALL"}) &&
+  const bool made = callbacks != nullptr &&
+                    add(callbacks, on_begin, {"PY_START", "PY_RESUME", "PY_THROW"}) &&
+                    add(callbacks, on_end, {"PY_RETURN", "PY_YIELD", "PY_UNWIND"}) &&
+                    add(callbacks, on_begin_of_c, {"CALL"}) &&
                     add(callbacks, on_end_of_c, {"C_RETURN", "C_RAISE"});
   if (!made) Py_CLEAR(callbacks);
   return callbacks;
 }
 
-PyMethodDef monitoring_functions[] = {{"monitoring_callbacks", monitoring_callbacks, METH_O,
-                                       "monitoring_callbacks(sys.monitoring.MISSING) -> callbacks by the names of its events."},
-                                      {nullptr, nullptr, 0, nullptr}};
+PyMethodDef monitoring_functions[] = {
+    {"monitoring_callbacks", monitoring_callbacks, METH_O,
+     "monitoring_callbacks(sys.monitoring.MISSING) -> callbacks by the names of its events."},
+    {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
-int add_call_events(PyObject* module) { return PyModule_AddFunctions(module, monitoring_functions); }
+int add_call_events(PyObject* module) {
+  return PyModule_AddFunctions(module, monitoring_functions);
+}
 
 #endif
 

@@ -1,4 +1,5 @@
-// The profile function, before CPython 3.12: what it does at each call and return, and which threads have it.
+// The profile function, before CPython 3.12: what it does at each call and return, and which
+// threads have it.
 #include "calls/tracer.hpp"
 #include "cpython/python.hpp"
 
@@ -19,14 +20,16 @@ namespace {
 #endif
 }
 
-// Each kind of event has a function of its own, so that one doesn't save and restore the registers that another needs. What is
-// seldom done has one, too, which goes on from there.
+// Each kind of event has a function of its own, so that one doesn't save and restore the registers
+// that another needs. What is seldom done has one, too, which goes on from there.
 [[gnu::noinline]] int on_other_call(ThreadCalls& calls, PyFrameObject* frame) {
   PyCodeObject* const code = code_of(frame);
   const bool can_be_suspended = (code->co_flags & kCanSuspend) != 0;
   const int instruction = can_be_suspended ? instruction_of(frame) : kAtBegin;
   const KnownCall* const name = can_be_suspended ? recent_name(code, instruction) : nullptr;
-  return begin_known(calls, name, frame, PyThreadState_Get()) ? 0 : enter_slowly(calls, {code, instruction, frame, frame});
+  return begin_known(calls, name, frame, PyThreadState_Get())
+             ? 0
+             : enter_slowly(calls, {code, instruction, frame, frame});
 }
 
 [[gnu::noinline, gnu::hot]] int on_call(ThreadCalls& calls, PyFrameObject* frame) {
@@ -41,7 +44,8 @@ namespace {
   return tracer->c_calls && function.definition != nullptr ? enter_c_slowly(calls, function) : 0;
 }
 
-// CPython is asked for the thread by another function, which calls this one last: so this one saves and restores no registers.
+// CPython is asked for the thread by another function, which calls this one last: so this one saves
+// and restores no registers.
 [[gnu::noinline, gnu::hot]] int on_c_call_of(PyObject* argument, const PyThreadState* thread) {
   ThreadCalls& calls = *tls_calls;
   const bool is_usual = Py_TYPE(argument) == &PyCFunction_Type && tracer->c_calls;
@@ -50,7 +54,9 @@ namespace {
   return begin_leaf_in(calls, known, thread) ? 0 : on_other_c_call(calls, argument);
 }
 
-[[gnu::noinline, gnu::hot]] int on_c_call(PyObject* argument) { return on_c_call_of(argument, PyThreadState_Get()); }
+[[gnu::noinline, gnu::hot]] int on_c_call(PyObject* argument) {
+  return on_c_call_of(argument, PyThreadState_Get());
+}
 
 [[gnu::noinline]] int on_other_return(ThreadCalls& calls, PyFrameObject* frame) {
   return leave_python_slowly(calls, frame), 0;
@@ -66,16 +72,18 @@ namespace {
   return end_leaf(*calls.buffer) ? 0 : on_other_c_return(calls);
 }
 
-[[gnu::always_inline]] inline int on_event(ThreadCalls& calls, PyFrameObject* frame, int what, PyObject* argument) {
-  static_assert(PyTrace_C_EXCEPTION == PyTrace_C_CALL + 1 && PyTrace_C_RETURN == PyTrace_C_CALL + 2);
+[[gnu::always_inline]] inline int on_event(ThreadCalls& calls, PyFrameObject* frame, int what,
+                                           PyObject* argument) {
+  static_assert(PyTrace_C_EXCEPTION == PyTrace_C_CALL + 1 &&
+                PyTrace_C_RETURN == PyTrace_C_CALL + 2);
   if (what == PyTrace_C_CALL) return on_c_call(argument);
   if (what > PyTrace_C_CALL) return what <= PyTrace_C_RETURN ? on_c_return(calls) : 0;
   if (what == PyTrace_CALL) return on_call(calls, frame);
   return what == PyTrace_RETURN ? on_return(calls, frame) : 0;
 }
 
-// Where calls can't be recorded now, as in a child before its own hooks have run, or the thread hasn't been met: its first event may
-// be the return of what was on its stack before.
+// Where calls can't be recorded now, as in a child before its own hooks have run, or the thread
+// hasn't been met: its first event may be the return of what was on its stack before.
 [[gnu::noinline]] int on_event_elsewhere(PyFrameObject* frame, int what, PyObject* argument) {
   if (!tracer->is_on()) return 0;
   const bool begins = what == PyTrace_CALL || what == PyTrace_C_CALL;
@@ -95,7 +103,8 @@ namespace {
 
 // A profile function in Python that puts the native one in its own place.
 PyObject* profile_this_thread(PyObject*, PyObject*) {
-  PyEval_SetProfile(tracer->is_on() ? on_profile_event : nullptr, tracer->is_on() ? Py_None : nullptr);
+  PyEval_SetProfile(tracer->is_on() ? on_profile_event : nullptr,
+                    tracer->is_on() ? Py_None : nullptr);
   Py_RETURN_NONE;
 }
 
@@ -103,22 +112,27 @@ PyObject* profile_this_thread(PyObject*, PyObject*) {
 bool has_it(PyThreadState* thread) {
   if (thread->c_profilefunc == on_profile_event) return true;
   PyObject* const hook = thread->c_profileobj;
-  return hook != nullptr && PyCFunction_Check(hook) && PyCFunction_GetFunction(hook) == profile_this_thread;
+  return hook != nullptr && PyCFunction_Check(hook) &&
+         PyCFunction_GetFunction(hook) == profile_this_thread;
 }
 
-// 1: the thread has another one, which it keeps, or had one for a while: what was open then is over as far as anybody knows.
+// 1: the thread has another one, which it keeps, or had one for a while: what was open then is over
+// as far as anybody knows.
 int profile(PyThreadState* thread) {
   if (has_it(thread) || !tracer->is_on()) return 0;
   const uint64_t id = PyThreadState_GetID(thread);
   const bool has_other = thread->c_profilefunc != nullptr, was_traced = end_calls_of(id);
-  if (has_other && !had_other_profile_function(id)) tracer->with_other_profile_functions.push_back(id);
+  if (has_other && !had_other_profile_function(id))
+    tracer->with_other_profile_functions.push_back(id);
   if (!has_other && _PyEval_SetProfile(thread, on_profile_event, Py_None) < 0) return -1;
   return was_traced || has_other ? 1 : 0;
 }
 
 void take_away() {
   each_thread([](PyThreadState* thread) {
-    if (thread->c_profilefunc == on_profile_event && _PyEval_SetProfile(thread, nullptr, nullptr) < 0) PyErr_Clear();
+    if (thread->c_profilefunc == on_profile_event &&
+        _PyEval_SetProfile(thread, nullptr, nullptr) < 0)
+      PyErr_Clear();
     return true;
   });
 }
@@ -143,11 +157,13 @@ PyObject* unprofile_threads(PyObject*, PyObject*) {
 
 PyMethodDef profile_functions[] = {
     {"profile_threads", profile_threads, METH_NOARGS,
-     "profile_threads() -> whether threads have another profile function, and keep it, or had one for a while; those without one\n"
+     "profile_threads() -> whether threads have another profile function, and keep it, or had one "
+     "for a while; those without one\n"
      "have ours now."},
     {"profile_this_thread", profile_this_thread, METH_VARARGS,
      "A profile function that puts the native one in its own place."},
-    {"unprofile_threads", unprofile_threads, METH_NOARGS, "unprofile_threads(): takes ours away wherever it is."},
+    {"unprofile_threads", unprofile_threads, METH_NOARGS,
+     "unprofile_threads(): takes ours away wherever it is."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

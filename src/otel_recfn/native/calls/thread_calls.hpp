@@ -17,10 +17,12 @@ namespace recfn {
 
 struct OpenCall {
   uint64_t entry;     // as ThreadCalls says
-  const void* frame;  // of a Python call, which tells it from other open ones: CPython's frame or its frame object; of C's null
+  const void* frame;  // of a Python call, which tells it from other open ones: CPython's frame or
+                      // its frame object; of C's null
 };
 
-// A thread's stack of open calls, which takes as many as the one of its open ranges. Memory becomes of it what is used.
+// A thread's stack of open calls, which takes as many as the one of its open ranges. Memory becomes
+// of it what is used.
 class CallStack {
  public:
   CallStack() : first_(new OpenCall[kMaxDepth + 1]) { first_[0] = {0, this}; }
@@ -29,7 +31,8 @@ class CallStack {
   size_t size() const { return static_cast<size_t>(end_ - first_.get()) - 1; }
   bool is_full() const { return end_ == limit(); }
 
-  // Whether it is open to calls that begin the short way, and has room for one: one comparison for both.
+  // Whether it is open to calls that begin the short way, and has room for one: one comparison for
+  // both.
   bool takes_next() const { return end_ < gate_; }
   void open() { gate_ = limit(); }
   void shut() { gate_ = nullptr; }
@@ -57,19 +60,23 @@ constexpr size_t kNothingHidden = SIZE_MAX;
 constexpr uint64_t kNotMet = UINT64_MAX;
 
 struct ThreadCalls {
-  // Entries are event ids, 0 where one isn't recorded; with kOfC for a C function's, with kHidden where its calls of C functions
-  // aren't shown.
+  // Entries are event ids, 0 where one isn't recorded; with kOfC for a C function's, with kHidden
+  // where its calls of C functions aren't shown.
   static constexpr uint64_t kHidden = uint64_t{1} << 63, kOfC = uint64_t{1} << 62;
   CallStack stack;
-  size_t hidden_from = kNothingHidden;  // how many calls are around the one below which nothing is shown; the stack is shut
+  size_t hidden_from = kNothingHidden;  // how many calls are around the one below which nothing is
+                                        // shown; the stack is shut
   size_t shown = 0;                     // how many of those that began while it traces are ranges
-  ThreadBuffer* buffer = nullptr;       // the thread's own, from its first meeting until it ends: nobody takes it away meanwhile
-  uint64_t tracing = 0;                 // while which it was told of
-  uint64_t met_in = kNotMet;            // the tracing that has met it
-  uint64_t thread = 0;                  // the id of its PyThreadState, once somebody asked whether it is to be traced
-  uint64_t gave_way_at = UINT64_MAX;    // up to where the drain had read when the thread last waited for it
-  bool left_out = false;                // it isn't traced
-  bool were_open = false;               // those that were open as the thread was met are begun now
+  ThreadBuffer* buffer = nullptr;  // the thread's own, from its first meeting until it ends: nobody
+                                   // takes it away meanwhile
+  uint64_t tracing = 0;            // while which it was told of
+  uint64_t met_in = kNotMet;       // the tracing that has met it
+  uint64_t thread =
+      0;  // the id of its PyThreadState, once somebody asked whether it is to be traced
+  uint64_t gave_way_at =
+      UINT64_MAX;          // up to where the drain had read when the thread last waited for it
+  bool left_out = false;   // it isn't traced
+  bool were_open = false;  // those that were open as the thread was met are begun now
   std::atomic<bool> ended{false};
 
   void hide_below() { hidden_from = stack.size(), stack.shut(); }
@@ -89,7 +96,8 @@ class AllThreadCalls {
   // Of the calling thread, emptied where it is of an earlier time; null without memory.
   ThreadCalls* own(uint64_t tracing) {
     if (tls_calls == nullptr) had_memory_for([this] { tls_calls = make(); });
-    if (tls_calls != nullptr && tls_calls->tracing != tracing) tls_calls->forget(), tls_calls->tracing = tracing;
+    if (tls_calls != nullptr && tls_calls->tracing != tracing)
+      tls_calls->forget(), tls_calls->tracing = tracing;
     return tls_calls;
   }
 

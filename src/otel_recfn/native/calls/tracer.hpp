@@ -1,11 +1,12 @@
 // The tracer of calls, and what is done where a call begins and where it ends, with the GIL.
 //
-//   begin    name of the code object ─► begin_call ─► push the event id      at first sight the name is made
-//   end                                 end_range  ◄─ pop
+//   begin    name of the code object ─► begin_call ─► push the event id      at first sight the
+//   name is made end                                 end_range  ◄─ pop
 //
-// Where Python runs meanwhile (to name a module, to read the context), another thread may stop tracing. It ends what is on this
-// thread's stack of calls and empties that, and takes nothing else away: what this thread has begun since goes to its own buffer,
-// and is ended at once by `push`, the one place that puts it on the stack, because the thread is no longer in the tracing in which
+// Where Python runs meanwhile (to name a module, to read the context), another thread may stop
+// tracing. It ends what is on this thread's stack of calls and empties that, and takes nothing else
+// away: what this thread has begun since goes to its own buffer, and is ended at once by `push`,
+// the one place that puts it on the stack, because the thread is no longer in the tracing in which
 // it began that.
 #pragma once
 #include <algorithm>
@@ -20,22 +21,27 @@
 
 namespace recfn {
 
-constexpr int kAtBegin = -2;  // instead of an instruction: calls of what can't be suspended begin at their first one
+constexpr int kAtBegin =
+    -2;  // instead of an instruction: calls of what can't be suspended begin at their first one
 constexpr int kCanSuspend = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
 
 struct Tracer {
   uint64_t tracing = 0;  // odd while it traces; another number each time
-  bool forked = false;   // in a child, until locks that another thread of the parent held have been made anew
-  uint64_t ready = 0;    // `tracing`, while calls can be recorded; else 0
-  uint64_t began_at = 0;        // in ticks
-  uint64_t newest_thread = 0;   // the id of the PyThreadState that was made last before that
-  uint64_t stood_in_for = 0;    // `tracing`, once the calls of threads that haven't been met were begun for them
+  bool forked =
+      false;  // in a child, until locks that another thread of the parent held have been made anew
+  uint64_t ready = 0;          // `tracing`, while calls can be recorded; else 0
+  uint64_t began_at = 0;       // in ticks
+  uint64_t newest_thread = 0;  // the id of the PyThreadState that was made last before that
+  uint64_t stood_in_for =
+      0;  // `tracing`, once the calls of threads that haven't been met were begun for them
   bool c_calls = true;
-  bool call_sites = false;      // each call says which line called it: then none begins the short way, and no name is kept for that
+  bool call_sites = false;  // each call says which line called it: then none begins the short way,
+                            // and no name is kept for that
   size_t max_depth = SIZE_MAX;
   Globals* globals = nullptr;
   PyObject* is_own_thread = nullptr;
-  std::vector<uint64_t> with_other_profile_functions;  // the ids of the PyThreadStates that were seen to have one
+  std::vector<uint64_t>
+      with_other_profile_functions;  // the ids of the PyThreadStates that were seen to have one
   CallNames names;
 
   bool is_on() const { return (tracing & 1) != 0; }
@@ -46,16 +52,18 @@ struct Tracer {
   }
 };
 
-// At a fixed address: a pointer to it would be read at each event. Made with the module, and never destroyed.
+// At a fixed address: a pointer to it would be read at each event. Made with the module, and never
+// destroyed.
 alignas(Tracer) inline unsigned char tracer_place[sizeof(Tracer)];
 Tracer* const tracer = reinterpret_cast<Tracer*>(tracer_place);
 
-// A Python call that begins. `frame`: null for the one that runs now, which is asked for only where it is needed.
+// A Python call that begins. `frame`: null for the one that runs now, which is asked for only where
+// it is needed.
 struct Begun {
   PyCodeObject* code;
   int instruction;
   PyFrameObject* frame;
-  const void* key;  // OpenCall::frame
+  const void* key;        // OpenCall::frame
   uint64_t began_at = 0;  // in ticks; 0: now
 };
 
@@ -67,37 +75,48 @@ inline int instruction_of(PyFrameObject* frame) {
 #endif
 }
 
-// Where the name isn't known yet, or says that it takes more than to begin a range. -1 with the error set.
+// Where the name isn't known yet, or says that it takes more than to begin a range. -1 with the
+// error set.
 [[gnu::noinline]] int enter_slowly(ThreadCalls& calls, Begun begun);
 
 [[gnu::noinline]] int enter_c_slowly(ThreadCalls& calls, CFunction function);
 
-// The innermost Python call is over, and with it what C functions it called of which no exit was told. Nothing is where the frame's
-// call isn't open: CPython tells of the end of one whose begin or end another tool's callback refused, too.
+// The innermost Python call is over, and with it what C functions it called of which no exit was
+// told. Nothing is where the frame's call isn't open: CPython tells of the end of one whose begin
+// or end another tool's callback refused, too.
 [[gnu::noinline]] void leave_python_slowly(ThreadCalls& calls, const void* frame);
 [[gnu::noinline]] void leave_c_slowly(ThreadCalls& calls);
 
-// The line that called, of the innermost frame that isn't ours. `called`: the Python call's frame; null: what is called has none.
+// The line that called, of the innermost frame that isn't ours. `called`: the Python call's frame;
+// null: what is called has none.
 std::string call_site(PyFrameObject* called);
 
-// The calling thread's calls at its first event of a tracing, which begins what is on its stack already; null where it isn't traced,
-// or not yet, or tracing was stopped meanwhile, with the error set or not. A Python call that begins has a `key`, as OpenCall::frame,
-// and its own `frame`; else that is the frame around.
+// The calling thread's calls at its first event of a tracing, which begins what is on its stack
+// already; null where it isn't traced, or not yet, or tracing was stopped meanwhile, with the error
+// set or not. A Python call that begins has a `key`, as OpenCall::frame, and its own `frame`; else
+// that is the frame around.
 ThreadCalls* meet(PyFrameObject* frame, const void* key);
 
-// Begins, in buffers that stand for them, what was on the stacks of threads when tracing began of which nothing was told since:
-// they have been blocked. `native_ids`: of the threads that this is for, by `pthread_self`. Once a tracing. -1 with the error set.
+// Begins, in buffers that stand for them, what was on the stacks of threads when tracing began of
+// which nothing was told since: they have been blocked. `native_ids`: of the threads that this is
+// for, by `pthread_self`. Once a tracing. -1 with the error set.
 int stand_in_for_blocked_threads(PyObject* native_ids);
 
-// Ends what is open in every thread: in others as `end` does that is called in another thread than `begin`.
+// Ends what is open in every thread: in others as `end` does that is called in another thread than
+// `begin`.
 void end_all_calls();
 
-// The same of the thread with this PyThreadState's id, which is met anew when it is told of again. Whether it was traced.
+// The same of the thread with this PyThreadState's id, which is met anew when it is told of again.
+// Whether it was traced.
 bool end_calls_of(uint64_t thread);
 
-constexpr uint64_t event_id_of(uint64_t entry) { return entry & ~(ThreadCalls::kOfC | ThreadCalls::kHidden); }
+constexpr uint64_t event_id_of(uint64_t entry) {
+  return entry & ~(ThreadCalls::kOfC | ThreadCalls::kHidden);
+}
 
-inline bool is_recording() { return (tracer->globals->recording.load(std::memory_order_acquire) & kRecordingBit) != 0; }
+inline bool is_recording() {
+  return (tracer->globals->recording.load(std::memory_order_acquire) & kRecordingBit) != 0;
+}
 
 inline bool had_other_profile_function(uint64_t thread) {
   const auto& threads = tracer->with_other_profile_functions;
@@ -120,10 +139,12 @@ inline void pop(ThreadCalls& calls) {
   if (calls.stack.size() <= calls.hidden_from) calls.show_again();
 }
 
-// `tracing`: the one in which the call began. What can't be pushed is ended: because that was stopped, or the stack is full.
+// `tracing`: the one in which the call began. What can't be pushed is ended: because that was
+// stopped, or the stack is full.
 inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
   calls.shown += event_id_of(call.entry) != 0;
-  if (calls.stack.is_full() && calls.hidden_from == kNothingHidden && !is_deep_enough(calls)) count_dropped_begin(*calls.buffer);
+  if (calls.stack.is_full() && calls.hidden_from == kNothingHidden && !is_deep_enough(calls))
+    count_dropped_begin(*calls.buffer);
   if (calls.stack.is_full() || calls.met_in != tracing) return end_call(calls, call.entry);
   calls.stack.push(call);
 }
@@ -149,15 +170,17 @@ inline void stack_leaf_of(ThreadCalls& calls) {
 }
 
 // Begins a C call the shortest way. Whether it did.
-[[gnu::always_inline]] inline bool begin_leaf_in(ThreadCalls& calls, const KnownCall* call, const PyThreadState* thread) {
-  if (__builtin_expect(call == nullptr || !takes_next(calls) || hides_next_c_call(calls), 0)) return false;
+[[gnu::always_inline]] inline bool begin_leaf_in(ThreadCalls& calls, const KnownCall* call,
+                                                 const PyThreadState* thread) {
+  if (__builtin_expect(call == nullptr || !takes_next(calls) || hides_next_c_call(calls), 0))
+    return false;
   const Globals& globals = *tracer->globals;
   return begin_leaf(globals, *calls.buffer, *call, context_version_of(globals, thread));
 }
 
 // Begins a Python call the short way (begin_known_call). Whether it did.
-[[gnu::always_inline]] inline bool begin_known(ThreadCalls& calls, const KnownCall* call, const void* frame,
-                                               const PyThreadState* thread) {
+[[gnu::always_inline]] inline bool begin_known(ThreadCalls& calls, const KnownCall* call,
+                                               const void* frame, const PyThreadState* thread) {
   if (__builtin_expect(call == nullptr || !takes_next(calls), 0)) return false;
   const Globals& globals = *tracer->globals;
   uint64_t event_id;
@@ -168,7 +191,8 @@ inline void stack_leaf_of(ThreadCalls& calls) {
   return true;
 }
 
-// Ends the innermost call the short way, where it is that frame's. Whether it did. What is hidden has no event id.
+// Ends the innermost call the short way, where it is that frame's. Whether it did. What is hidden
+// has no event id.
 [[gnu::always_inline]] inline bool end_known(ThreadCalls& calls, const void* frame) {
   const OpenCall& innermost = calls.stack.back();
   if (__builtin_expect(innermost.frame != frame || innermost.entry == 0, 0)) return false;
@@ -178,13 +202,15 @@ inline void stack_leaf_of(ThreadCalls& calls) {
   return true;
 }
 
-// The name of what begins there, where it was found lately. What can be suspended has none at its begin.
-[[gnu::always_inline]] inline const KnownCall* recent_name(const PyCodeObject* code, int instruction = kAtBegin) {
+// The name of what begins there, where it was found lately. What can be suspended has none at its
+// begin.
+[[gnu::always_inline]] inline const KnownCall* recent_name(const PyCodeObject* code,
+                                                           int instruction = kAtBegin) {
   return recent_names.find(reinterpret_cast<const PyObject*>(code), instruction);
 }
 
-// Each thread once, until `work` says false: false then. Work may let other threads run, which may start and end: so the list is
-// read anew after each.
+// Each thread once, until `work` says false: false then. Work may let other threads run, which may
+// start and end: so the list is read anew after each.
 template <typename Work>
 bool each_thread(Work work) {
   std::vector<uint64_t> done;

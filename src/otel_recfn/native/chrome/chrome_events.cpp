@@ -1,9 +1,11 @@
-// The rows of a sealed batch as Chrome trace events in UTF-8, and arrows between them; `tests/models/chrome_events.py` says the same,
-// to be read. Times are integers from end to end: microseconds with exactly three decimals.
+// The rows of a sealed batch as Chrome trace events in UTF-8, and arrows between them;
+// `tests/models/chrome_events.py` says the same, to be read. Times are integers from end to end:
+// microseconds with exactly three decimals.
 //
-// `read` makes text of what is a Python object (names, tracks); `encode` writes the events around it and needs no GIL, to memory that
-// the caller keeps between calls: fresh memory would cost as much as the encoding. Every event is preceded by a comma: the sink has
-// always written an event (the process's name) before.
+// `read` makes text of what is a Python object (names, tracks); `encode` writes the events around
+// it and needs no GIL, to memory that the caller keeps between calls: fresh memory would cost as
+// much as the encoding. Every event is preceded by a comma: the sink has always written an event
+// (the process's name) before.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -19,10 +21,12 @@ namespace {
 
 class ChromeEvents {
  public:
-  ChromeEvents(PyObject* names, int64_t pid, int64_t base_ns) : labels_(names, columns_), pid_(pid), base_ns_(base_ns) {}
+  ChromeEvents(PyObject* names, int64_t pid, int64_t base_ns)
+      : labels_(names, columns_), pid_(pid), base_ns_(base_ns) {}
 
   bool read(PyObject* batch, PyObject* rows) {
-    return columns_.take(batch) && rows_.take_array(rows, "rows") && read_tracks(batch) && read_labels();
+    return columns_.take(batch) && rows_.take_array(rows, "rows") && read_tracks(batch) &&
+           read_labels();
   }
 
   size_t most_bytes() const { return most_bytes_; }
@@ -72,12 +76,13 @@ class ChromeEvents {
 
   bool read_track(PyObject* track) {
     uint64_t native_id = 0, number = 0, logical = 0;
-    if (!read_unsigned(track, "native_id", &native_id) || !read_unsigned(track, "number", &number) ||
-        !read_unsigned(track, "thread_id", &logical)) {
+    if (!read_unsigned(track, "native_id", &native_id) ||
+        !read_unsigned(track, "number", &number) || !read_unsigned(track, "thread_id", &logical)) {
       return false;
     }
     const uint64_t tid = native_id != 0 ? native_id : number;
-    std::string place = ",\"pid\":" + std::to_string(pid_) + ",\"tid\":" + std::to_string(tid) + ",\"ts\":";
+    std::string place =
+        ",\"pid\":" + std::to_string(pid_) + ",\"tid\":" + std::to_string(tid) + ",\"ts\":";
     tracks_.push_back({logical, std::move(place.append(kSlack, ' '))});
     return true;
   }
@@ -103,14 +108,17 @@ class ChromeEvents {
     }
     const size_t last_track = std::max(columns_.thread[row], columns_.end_thread[row]);
     if (last_track < tracks_.size() && columns_.scope[row] < kNumScopes) return true;
-    PyErr_Format(PyExc_IndexError, "row %zd has track index %zu of %zu and scope %u of %u", row, last_track, tracks_.size(),
-                 static_cast<unsigned>(columns_.scope[row]), kNumScopes);
+    PyErr_Format(PyExc_IndexError, "row %zd has track index %zu of %zu and scope %u of %u", row,
+                 last_track, tracks_.size(), static_cast<unsigned>(columns_.scope[row]),
+                 kNumScopes);
     return false;
   }
 
-  // Inlined into the loop of `encode`: a store of characters may alias the writer, and as soon as a call needs the writer in
-  // memory, its position is read again after each store. That cost a quarter of the encoder's time.
-  [[gnu::always_inline]] inline void encode_complete(ChromeWriter& out, Py_ssize_t row, uint32_t label) const {
+  // Inlined into the loop of `encode`: a store of characters may alias the writer, and as soon as a
+  // call needs the writer in memory, its position is read again after each store. That cost a
+  // quarter of the encoder's time.
+  [[gnu::always_inline]] inline void encode_complete(ChromeWriter& out, Py_ssize_t row,
+                                                     uint32_t label) const {
     out.literal(",\n{\"ph\":\"X\"");
     encode_moment(out, columns_.thread[row], columns_.start_ns[row]);
     out.literal(",\"dur\":");
@@ -127,7 +135,8 @@ class ChromeEvents {
     encode_args(out, row, label, true);
     out.literal(",\n{\"ph\":\"e\"");
     encode_id(out, row);
-    encode_moment(out, columns_.end_thread[row], std::max(columns_.start_ns[row], columns_.end_ns[row]));
+    encode_moment(out, columns_.end_thread[row],
+                  std::max(columns_.start_ns[row], columns_.end_ns[row]));
     out.text(labels_.named(label));
     out.literal("}");
   }
@@ -145,14 +154,16 @@ class ChromeEvents {
     out.literal("\"}");
   }
 
-  [[gnu::always_inline]] inline void encode_moment(ChromeWriter& out, uint32_t thread, int64_t time_ns) const {
+  [[gnu::always_inline]] inline void encode_moment(ChromeWriter& out, uint32_t thread,
+                                                   int64_t time_ns) const {
     const std::string& place = tracks_[thread].place;
     out.text(std::string_view(place.data(), place.size() - kSlack));
     out.microseconds(time_ns - base_ns_);
   }
 
   // What follows the label: it ends before the event id's value.
-  [[gnu::always_inline]] inline void encode_args(ChromeWriter& out, Py_ssize_t row, uint32_t label, bool async) const {
+  [[gnu::always_inline]] inline void encode_args(ChromeWriter& out, Py_ssize_t row, uint32_t label,
+                                                 bool async) const {
     const uint64_t event_id = columns_.event_id[row], handle = columns_.handle[row];
     out.number(event_id);
     if (handle != 0 && handle != event_id) out.argument(",\"External id\":", handle);
@@ -167,10 +178,10 @@ class ChromeEvents {
   }
 
   [[gnu::always_inline]] inline void encode_numbers(ChromeWriter& out, Py_ssize_t row) const {
-#define RECFN_ENCODE(type, name, empty, attribute, key, ...)                       \
-  if (sizeof key > 1 && columns_.name[row] != static_cast<type>(empty)) {           \
-    using Number = std::conditional_t<std::is_signed_v<type>, int64_t, uint64_t>;   \
-    out.argument(",\"" key "\":", static_cast<Number>(columns_.name[row]));         \
+#define RECFN_ENCODE(type, name, empty, attribute, key, ...)                      \
+  if (sizeof key > 1 && columns_.name[row] != static_cast<type>(empty)) {         \
+    using Number = std::conditional_t<std::is_signed_v<type>, int64_t, uint64_t>; \
+    out.argument(",\"" key "\":", static_cast<Number>(columns_.name[row]));       \
   }
     RECFN_NUMBER_COLUMNS(RECFN_ENCODE)
 #undef RECFN_ENCODE
@@ -183,7 +194,8 @@ class ChromeEvents {
     if (caller == 0 && columns_.source[row] != kPythonCallSource) return;
     out.argument(",\"Python id\":", columns_.event_id[row]);
     if (caller != 0) out.argument(",\"Python parent id\":", caller);
-    if (const auto& module = labels_.module_number(label)) out.argument(",\"Python module id\":", uint64_t{*module});
+    if (const auto& module = labels_.module_number(label))
+      out.argument(",\"Python module id\":", uint64_t{*module});
   }
 
   ChromeColumns columns_;
@@ -197,12 +209,13 @@ class ChromeEvents {
 
 constexpr size_t kFlowBytes = 384;  // of one arrow: the keys, and 20 digits for every number
 
-// What `fill` writes, without the GIL, to the start of a bytearray, which grows to `most` bytes; its size. The buffer is held so
-// that nobody else resizes it meanwhile.
+// What `fill` writes, without the GIL, to the start of a bytearray, which grows to `most` bytes;
+// its size. The buffer is held so that nobody else resizes it meanwhile.
 template <typename Fill>
 PyObject* fill_memory(PyObject* memory, size_t most, Fill fill) {
   const Py_ssize_t needed = static_cast<Py_ssize_t>(most);
-  if (PyByteArray_GET_SIZE(memory) < needed && PyByteArray_Resize(memory, needed) < 0) return nullptr;
+  if (PyByteArray_GET_SIZE(memory) < needed && PyByteArray_Resize(memory, needed) < 0)
+    return nullptr;
   Py_buffer view;
   if (PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE) < 0) return nullptr;
   size_t size = 0;
@@ -214,13 +227,16 @@ PyObject* fill_memory(PyObject* memory, size_t most, Fill fill) {
 PyObject* encode_events(PyObject*, PyObject* arguments) {
   PyObject *batch, *rows, *memory;
   long long pid, base_ns;
-  if (!PyArg_ParseTuple(arguments, "OOLLO!", &batch, &rows, &pid, &base_ns, &PyByteArray_Type, &memory)) return nullptr;
+  if (!PyArg_ParseTuple(arguments, "OOLLO!", &batch, &rows, &pid, &base_ns, &PyByteArray_Type,
+                        &memory))
+    return nullptr;
   const Reference names(PyObject_GetAttrString(batch, "names"));
   if (!names) return nullptr;
   return guarded([&]() -> PyObject* {
     ChromeEvents events(names.get(), pid, base_ns);
     if (!events.read(batch, rows)) return nullptr;
-    return fill_memory(memory, events.most_bytes(), [&](char* begin) { return events.encode(begin); });
+    return fill_memory(memory, events.most_bytes(),
+                       [&](char* begin) { return events.encode(begin); });
   });
 }
 
@@ -229,7 +245,8 @@ struct FlowEnds {
   ColumnView<int64_t> ns;
 };
 
-void encode_flow_end(ChromeWriter& out, const FlowEnds& ends, Py_ssize_t row, int64_t pid, int64_t base_ns) {
+void encode_flow_end(ChromeWriter& out, const FlowEnds& ends, Py_ssize_t row, int64_t pid,
+                     int64_t base_ns) {
   out.literal(",\"pid\":");
   out.number(pid);
   out.literal(",\"tid\":");
@@ -242,8 +259,8 @@ void encode_flow_end(ChromeWriter& out, const FlowEnds& ends, Py_ssize_t row, in
 PyObject* encode_flows(PyObject*, PyObject* arguments) {
   PyObject *from_tid, *from_ns, *to_tid, *to_ns, *memory;
   long long first_id, pid, base_ns;
-  if (!PyArg_ParseTuple(arguments, "OOOOLLLO!", &from_tid, &from_ns, &to_tid, &to_ns, &first_id, &pid, &base_ns,
-                        &PyByteArray_Type, &memory)) {
+  if (!PyArg_ParseTuple(arguments, "OOOOLLLO!", &from_tid, &from_ns, &to_tid, &to_ns, &first_id,
+                        &pid, &base_ns, &PyByteArray_Type, &memory)) {
     return nullptr;
   }
   FlowEnds from, to;
@@ -268,14 +285,16 @@ PyObject* encode_flows(PyObject*, PyObject* arguments) {
   });
 }
 
-PyMethodDef functions[] = {
-    {"encode_chrome_events", encode_events, METH_VARARGS,
-     "encode_chrome_events(batch, rows, pid, base_ns, memory) -> int\n\n"
-     "The rows (an int64 array) as Chrome trace events: so many bytes at the start of the bytearray, which grows as needed."},
-    {"encode_chrome_flows", encode_flows, METH_VARARGS,
-     "encode_chrome_flows(from_tid, from_ns, to_tid, to_ns, first_id, pid, base_ns, memory) -> int\n\n"
-     "One fwdbwd arrow per row, from the start of a forward slice to the start of its backward slice, as encode_chrome_events."},
-    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef functions[] = {{"encode_chrome_events", encode_events, METH_VARARGS,
+                            "encode_chrome_events(batch, rows, pid, base_ns, memory) -> int\n\n"
+                            "The rows (an int64 array) as Chrome trace events: so many bytes at "
+                            "the start of the bytearray, which grows as needed."},
+                           {"encode_chrome_flows", encode_flows, METH_VARARGS,
+                            "encode_chrome_flows(from_tid, from_ns, to_tid, to_ns, first_id, pid, "
+                            "base_ns, memory) -> int\n\n"
+                            "One fwdbwd arrow per row, from the start of a forward slice to the "
+                            "start of its backward slice, as encode_chrome_events."},
+                           {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 

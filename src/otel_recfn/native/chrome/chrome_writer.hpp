@@ -1,7 +1,9 @@
-// Appends text and numbers to memory that is known to suffice: kSlack bytes more than what is written.
+// Appends text and numbers to memory that is known to suffice: kSlack bytes more than what is
+// written.
 //
-// Short texts are copied in blocks of a fixed size, which the compiler turns into two moves; what is copied too much is written
-// over by what follows. Numbers are formatted eight digits at a time, in one register.
+// Short texts are copied in blocks of a fixed size, which the compiler turns into two moves; what
+// is copied too much is written over by what follows. Numbers are formatted eight digits at a time,
+// in one register.
 #pragma once
 #include <charconv>
 #include <cstddef>
@@ -69,9 +71,10 @@ class ChromeWriter {
     return 0 - static_cast<uint64_t>(value);
   }
 
-  // The eight decimal digits of a number below 10^8 as bytes 0 to 9, the first in the lowest byte: the number is split into two
-  // halves of four digits, each of these into two of two, each of these into two of one, all side by side. The factors are
-  // 2^20 / 100 and 2^10 / 10, rounded up; exact for numbers of four and of two digits.
+  // The eight decimal digits of a number below 10^8 as bytes 0 to 9, the first in the lowest byte:
+  // the number is split into two halves of four digits, each of these into two of two, each of
+  // these into two of one, all side by side. The factors are 2^20 / 100 and 2^10 / 10, rounded up;
+  // exact for numbers of four and of two digits.
   static uint64_t digits(uint64_t value) {
     const uint64_t fours = value / 10'000 | value % 10'000 << 32;
     const uint64_t hundreds = (fours * 10'486 >> 20) & 0x0000'007F'0000'007F;
@@ -82,7 +85,8 @@ class ChromeWriter {
 
   void leading(uint64_t value) {
     const uint64_t eight = digits(value);
-    const int zeros = __builtin_ctzll(eight | uint64_t{1} << 56) / 8;  // the last digit stays, also of 0
+    const int zeros =
+        __builtin_ctzll(eight | uint64_t{1} << 56) / 8;  // the last digit stays, also of 0
     store(eight >> 8 * zeros);
     at_ += 8 - zeros;
   }

@@ -1,11 +1,12 @@
-// What a Chrome event says beside its numbers, as one text. Rows of the same operator on the same thread share it, so it is
-// made once, found again by the columns that say it, and copied in one piece.
+// What a Chrome event says beside its numbers, as one text. Rows of the same operator on the same
+// thread share it, so it is made once, found again by the columns that say it, and copied in one
+// piece.
 //
-//   ,"cat":"cpu_op","name":"aten::add","args":{"Scope":"FUNCTION","Thread id":1,"Input Dims":[[2]],"Event id":
-//   └───────────── named ────────────┘
+//   ,"cat":"cpu_op","name":"aten::add","args":{"Scope":"FUNCTION","Thread id":1,"Input
+//   Dims":[[2]],"Event id": └───────────── named ────────────┘
 //
-// What repeats stands together: in one piece for the compressor too, which makes it faster by a fifteenth and the file smaller
-// by a tenth.
+// What repeats stands together: in one piece for the compressor too, which makes it faster by a
+// fifteenth and the file smaller by a tenth.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -30,21 +31,38 @@ struct ChromeColumns : BatchColumns {
   bool is_range(Py_ssize_t row) const { return kind[row] == kRangeRow; }
   bool is_memory(Py_ssize_t row) const { return kind[row] == kMemoryRow; }
   // What may end elsewhere or out of turn: as a slice it could overlap others of its thread.
-  bool is_async(Py_ssize_t row) const { return (flags[row] & kOverlapping) != 0 || thread[row] != end_thread[row]; }
+  bool is_async(Py_ssize_t row) const {
+    return (flags[row] & kOverlapping) != 0 || thread[row] != end_thread[row];
+  }
   bool is_partial(Py_ssize_t row) const { return (flags[row] & kPartial) != 0; }
 };
 
 inline void append_escaped(std::string& out, char character) {
   static const char digits[] = "0123456789abcdef";
   switch (character) {
-    case '"': out += "\\\""; return;
-    case '\\': out += "\\\\"; return;
-    case '\n': out += "\\n"; return;
-    case '\r': out += "\\r"; return;
-    case '\t': out += "\\t"; return;
-    case '\b': out += "\\b"; return;
-    case '\f': out += "\\f"; return;
-    default: break;
+    case '"':
+      out += "\\\"";
+      return;
+    case '\\':
+      out += "\\\\";
+      return;
+    case '\n':
+      out += "\\n";
+      return;
+    case '\r':
+      out += "\\r";
+      return;
+    case '\t':
+      out += "\\t";
+      return;
+    case '\b':
+      out += "\\b";
+      return;
+    case '\f':
+      out += "\\f";
+      return;
+    default:
+      break;
   }
   if (static_cast<uint8_t>(character) >= 0x20) return out.push_back(character);
   out += "\\u00";
@@ -52,7 +70,8 @@ inline void append_escaped(std::string& out, char character) {
   out += digits[character & 15];
 }
 
-// A JSON string; or, of a text that is JSON already, the same. `support/texts.py` says why nothing is escaped that needn't be.
+// A JSON string; or, of a text that is JSON already, the same. `support/texts.py` says why nothing
+// is escaped that needn't be.
 inline bool append_json(std::string& out, PyObject* string, bool is_json) {
   const Utf8Text utf8(string);
   if (utf8.text().data() == nullptr) return false;
@@ -86,7 +105,8 @@ class EventLabels {
 
   // The label's number; -1 with an exception set: nothing can be found any more. Needs the GIL.
   Py_ssize_t find(Py_ssize_t row, uint64_t thread_id) {
-    const auto [found, is_new] = numbers_.try_emplace(key_of(row), static_cast<uint32_t>(labels_.size()));
+    const auto [found, is_new] =
+        numbers_.try_emplace(key_of(row), static_cast<uint32_t>(labels_.size()));
     if (!is_new) return found->second;
     Label label;
     if (!append(row, thread_id, &label)) return -1;
@@ -100,9 +120,15 @@ class EventLabels {
   size_t size(uint32_t label) const { return labels_[label].size; }
   // Of a call of Python code: whether it is one, and the number in the name of a module's.
   bool is_call(uint32_t label) const { return labels_[label].is_call; }
-  const std::optional<uint32_t>& module_number(uint32_t label) const { return labels_[label].module_number; }
-  std::string_view text(uint32_t label) const { return {memory_.data() + labels_[label].begin, labels_[label].size}; }
-  std::string_view named(uint32_t label) const { return {memory_.data() + labels_[label].begin, labels_[label].named}; }
+  const std::optional<uint32_t>& module_number(uint32_t label) const {
+    return labels_[label].module_number;
+  }
+  std::string_view text(uint32_t label) const {
+    return {memory_.data() + labels_[label].begin, labels_[label].size};
+  }
+  std::string_view named(uint32_t label) const {
+    return {memory_.data() + labels_[label].begin, labels_[label].named};
+  }
 
  private:
 #define RECFN_COUNT(type, name, empty, attribute, argument, ...) +(sizeof argument > 1)
@@ -115,8 +141,9 @@ class EventLabels {
     std::optional<uint32_t> module_number;
   };
 
-  // Products that don't wait for each other: the sum is there after one multiplication's time. Without `noexcept`, which would say
-  // that it is quick: so the map of libstdc++ keeps what it was, and doesn't make it again for each key that it looks at.
+  // Products that don't wait for each other: the sum is there after one multiplication's time.
+  // Without `noexcept`, which would say that it is quick: so the map of libstdc++ keeps what it
+  // was, and doesn't make it again for each key that it looks at.
   struct HashOfKey {
     size_t operator()(const Key& key) const {
       uint64_t sum = 0;
@@ -126,9 +153,11 @@ class EventLabels {
   };
 
   Key key_of(Py_ssize_t row) const {
-    const uint32_t sort = columns_.scope[row] | columns_.source[row] << 8 | columns_.kind[row] << 16;
+    const uint32_t sort =
+        columns_.scope[row] | columns_.source[row] << 8 | columns_.kind[row] << 16;
     const auto step = static_cast<uint64_t>(columns_.step_number[row]);
-    const auto step_low = static_cast<uint32_t>(step), step_high = static_cast<uint32_t>(step >> 32);
+    const auto step_low = static_cast<uint32_t>(step),
+               step_high = static_cast<uint32_t>(step >> 32);
     Key key{columns_.name[row], columns_.thread[row], sort, step_low, step_high};
     size_t at = kKeyWithoutTexts;
 #define RECFN_PART(type, name, empty, attribute, argument, ...) \
@@ -158,13 +187,13 @@ class EventLabels {
     label->is_call = is_call_named(row, quoted);
     if (label->is_call) label->module_number = module_number_in(quoted);
     if (columns_.step_number[row] != -1) number_step(row, quoted);
-    // As torch.profiler's, which its readers look for. A module's call is Python; the range around one that decodes, of the same
-    // source, is an annotation.
+    // As torch.profiler's, which its readers look for. A module's call is Python; the range around
+    // one that decodes, of the same source, is an annotation.
     memory_ += ",\"cat\":\"";
-    memory_ += !columns_.is_range(row)              ? "cpu_instant_event"
-               : label->is_call                       ? "python_function"
+    memory_ += !columns_.is_range(row)             ? "cpu_instant_event"
+               : label->is_call                    ? "python_function"
                : columns_.scope[row] == kUserScope ? "user_annotation"
-                                                     : "cpu_op";
+                                                   : "cpu_op";
     memory_ += "\",\"name\":" + quoted;
     return true;
   }

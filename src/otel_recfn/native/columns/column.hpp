@@ -1,4 +1,5 @@
-// A column handed to Python without a copy: an object with the buffer protocol that owns or shares the memory.
+// A column handed to Python without a copy: an object with the buffer protocol that owns or shares
+// the memory.
 #pragma once
 #include <cstddef>
 #include <memory>

@@ -17,7 +17,8 @@ namespace recfn {
 class TakenBuffer {
  public:
   TakenBuffer() = default;
-  TakenBuffer(TakenBuffer&& other) noexcept : view_(other.view_), held_(std::exchange(other.held_, false)) {}
+  TakenBuffer(TakenBuffer&& other) noexcept
+      : view_(other.view_), held_(std::exchange(other.held_, false)) {}
   TakenBuffer(const TakenBuffer&) = delete;
   TakenBuffer& operator=(const TakenBuffer&) = delete;
   ~TakenBuffer() {
@@ -47,8 +48,10 @@ class ColumnView : TakenBuffer {
   bool take_array(PyObject* array, const char* name) {
     if (!take_buffer(array, PyBUF_STRIDED_RO)) return false;
     if (view_.ndim == 1 && view_.itemsize == static_cast<Py_ssize_t>(sizeof(T))) return take_rows();
-    PyErr_Format(PyExc_TypeError, "column %s has items of %zd bytes in %d dimensions; pass one dimension of %zu bytes", name,
-                 view_.itemsize, view_.ndim, sizeof(T));
+    PyErr_Format(
+        PyExc_TypeError,
+        "column %s has items of %zd bytes in %d dimensions; pass one dimension of %zu bytes", name,
+        view_.itemsize, view_.ndim, sizeof(T));
     return false;
   }
 
@@ -70,7 +73,8 @@ class ColumnView : TakenBuffer {
     if (step == kStep || size_ < 2) return true;
     copy_.reset(new (std::nothrow) char[static_cast<size_t>(size_ * kStep)]);
     if (copy_ == nullptr) return PyErr_NoMemory() != nullptr;
-    for (Py_ssize_t row = 0; row < size_; ++row) std::memcpy(&copy_[row * kStep], rows_ + row * step, sizeof(T));
+    for (Py_ssize_t row = 0; row < size_; ++row)
+      std::memcpy(&copy_[row * kStep], rows_ + row * step, sizeof(T));
     rows_ = copy_.get();
     return true;
   }
@@ -84,7 +88,8 @@ class ColumnView : TakenBuffer {
 inline bool equally_long(std::initializer_list<Py_ssize_t> sizes) {
   for (const Py_ssize_t size : sizes) {
     if (size == *sizes.begin()) continue;
-    PyErr_SetString(PyExc_ValueError, "columns of different lengths; a batch's columns are equally long");
+    PyErr_SetString(PyExc_ValueError,
+                    "columns of different lengths; a batch's columns are equally long");
     return false;
   }
   return true;
@@ -95,9 +100,11 @@ template <typename Row>
 class TableView : TakenBuffer {
  public:
   bool take(PyObject* table, const char* name) {
-    if (!take_buffer(table, std::is_const_v<Row> ? PyBUF_ND : PyBUF_ND | PyBUF_WRITABLE)) return false;
+    if (!take_buffer(table, std::is_const_v<Row> ? PyBUF_ND : PyBUF_ND | PyBUF_WRITABLE))
+      return false;
     if (view_.itemsize == static_cast<Py_ssize_t>(sizeof(Row))) return true;
-    PyErr_Format(PyExc_TypeError, "%s has items of %zd bytes; pass items of %zu bytes", name, view_.itemsize, sizeof(Row));
+    PyErr_Format(PyExc_TypeError, "%s has items of %zd bytes; pass items of %zu bytes", name,
+                 view_.itemsize, sizeof(Row));
     return false;
   }
 

@@ -21,29 +21,34 @@ class AnyColumn : TakenBuffer {
     const Reference column(PyObject_GetAttr(batch, name));
     if (!column || !take_buffer(column.get(), PyBUF_STRIDED_RO)) return false;
     if (view_.ndim == 1) return true;
-    PyErr_Format(PyExc_ValueError, "column %U has %d dimensions; a batch's columns have one", name, view_.ndim);
+    PyErr_Format(PyExc_ValueError, "column %U has %d dimensions; a batch's columns have one", name,
+                 view_.ndim);
     return false;
   }
 
   Py_ssize_t item_bytes() const { return view_.itemsize; }
-  const char* at(int64_t row) const { return static_cast<const char*>(view_.buf) + row * view_.strides[0]; }
+  const char* at(int64_t row) const {
+    return static_cast<const char*>(view_.buf) + row * view_.strides[0];
+  }
 };
 
 // The rows of one batch that wait.
 struct Held {
   ColumnView<int64_t> number, row;  // in ascending order; the place in the batch
-  PyObject* batch = nullptr;  // borrowed of the tuple that was given
+  PyObject* batch = nullptr;        // borrowed of the tuple that was given
 
   bool take(PyObject* given) {
     PyObject *numbers, *rows;
-    return PyArg_ParseTuple(given, "OOO", &numbers, &rows, &batch) && number.take_array(numbers, "number") &&
-           row.take_array(rows, "row") && equally_long({number.size(), row.size()});
+    return PyArg_ParseTuple(given, "OOO", &numbers, &rows, &batch) &&
+           number.take_array(numbers, "number") && row.take_array(rows, "row") &&
+           equally_long({number.size(), row.size()});
   }
 
   // The place in the batch of the row with that number; -1: it is in another batch.
   int64_t row_of(int64_t wanted) const {
     Py_ssize_t place = static_cast<Py_ssize_t>(wanted - number[0]);
-    if (place < number.size() && number[place] == wanted) return row[place];  // no number is missing before it
+    if (place < number.size() && number[place] == wanted)
+      return row[place];  // no number is missing before it
     place = 0;
     for (Py_ssize_t end = number.size(); place < end;) {
       const Py_ssize_t middle = place + (end - place) / 2;
@@ -65,7 +70,9 @@ struct Wanted {
     part.resize(count), row.resize(count);
     for (size_t at = 0; at < count; ++at) {
       const int64_t number = numbers[static_cast<Py_ssize_t>(at)];
-      const auto is_before = [](int64_t wanted_number, const Held& one) { return wanted_number < one.number[0]; };
+      const auto is_before = [](int64_t wanted_number, const Held& one) {
+        return wanted_number < one.number[0];
+      };
       const auto after = std::upper_bound(held.begin(), held.end(), number, is_before);
       if (after == held.begin()) return false;
       part[at] = static_cast<size_t>(after - held.begin()) - 1;
@@ -110,7 +117,9 @@ struct Tables {
   // The entry at that index, a new reference.
   PyObject* entry(uint32_t index) const {
     if (begins.empty()) return PySequence_GetItem(tables.front(), static_cast<Py_ssize_t>(index));
-    const size_t at = static_cast<size_t>(std::upper_bound(begins.begin(), begins.end(), index) - begins.begin()) - 1;
+    const size_t at = static_cast<size_t>(std::upper_bound(begins.begin(), begins.end(), index) -
+                                          begins.begin()) -
+                      1;
     return PySequence_GetItem(tables[at], static_cast<Py_ssize_t>(index - begins[at]));
   }
 
@@ -133,8 +142,11 @@ struct Gathering {
       columns.emplace_back();
       if (!columns.back().take(batch, name)) return false;
       const Py_ssize_t item = columns.back().item_bytes();
-      if (item == columns.front().item_bytes() && (tables == nullptr || item == sizeof(uint32_t))) continue;
-      PyErr_Format(PyExc_ValueError, "column %U is of another type than others; all batches have the same columns", name);
+      if (item == columns.front().item_bytes() && (tables == nullptr || item == sizeof(uint32_t)))
+        continue;
+      PyErr_Format(PyExc_ValueError,
+                   "column %U is of another type than others; all batches have the same columns",
+                   name);
       return false;
     }
     return true;
@@ -144,10 +156,17 @@ struct Gathering {
     const auto item = static_cast<size_t>(columns.front().item_bytes());
     bytes.resize(wanted.row.size() * item);
     switch (item) {
-      case 1: copy<1>(wanted); break;
-      case 4: copy<4>(wanted); break;
-      case 8: copy<8>(wanted); break;
-      default: copy_items(wanted, item);
+      case 1:
+        copy<1>(wanted);
+        break;
+      case 4:
+        copy<4>(wanted);
+        break;
+      case 8:
+        copy<8>(wanted);
+        break;
+      default:
+        copy_items(wanted, item);
     }
     if (tables != nullptr && !tables->begins.empty()) index_all_tables(wanted);
   }
@@ -188,7 +207,8 @@ std::vector<uint32_t> number_texts(std::vector<Gathering>& all, size_t rows) {
     if (!one.is_of_texts) continue;
     for (size_t at = 0; at < rows; ++at) {
       uint32_t& index = one.indices()[at];
-      index = static_cast<uint32_t>(std::lower_bound(found.begin(), found.end(), index) - found.begin());
+      index = static_cast<uint32_t>(std::lower_bound(found.begin(), found.end(), index) -
+                                    found.begin());
     }
   }
   return found;
@@ -222,7 +242,9 @@ struct Asked {
     }
     if (!numbers.take_array(its_numbers, "numbers")) return false;
     if (!wanted.find(held, numbers)) {
-      return PyErr_SetString(PyExc_IndexError, "no batch has such a row; ask for rows that are there"), false;
+      return PyErr_SetString(PyExc_IndexError,
+                             "no batch has such a row; ask for rows that are there"),
+             false;
     }
     for (const size_t at : wanted.used) batches.push_back(held[at].batch);
     return names.take(batches) && tracks.take(batches) && contexts.take(batches);
@@ -262,7 +284,9 @@ struct Asked {
 
 PyObject* gather_rows(PyObject*, PyObject* arguments) {
   PyObject *columns, *held, *numbers;
-  if (!PyArg_ParseTuple(arguments, "O!O!O:gather_rows", &PyTuple_Type, &columns, &PyTuple_Type, &held, &numbers)) return nullptr;
+  if (!PyArg_ParseTuple(arguments, "O!O!O:gather_rows", &PyTuple_Type, &columns, &PyTuple_Type,
+                        &held, &numbers))
+    return nullptr;
   return guarded([&]() -> PyObject* {
     Asked asked;
     if (!asked.take(held, numbers)) return nullptr;
@@ -275,16 +299,17 @@ PyObject* gather_rows(PyObject*, PyObject* arguments) {
     if (!without_gil_if(is_long, [&] { texts = asked.gather(); })) return nullptr;
     const Reference gathered(asked.column_dict());
     const Reference names(list_of(texts, [&](uint32_t index) { return asked.names.entry(index); }));
-    const Reference used(list_of(asked.wanted.used, [](size_t at) { return PyLong_FromSize_t(at); }));
+    const Reference used(
+        list_of(asked.wanted.used, [](size_t at) { return PyLong_FromSize_t(at); }));
     if (!gathered || !names || !used) return nullptr;
     return PyTuple_Pack(3, gathered.get(), names.get(), used.get());
   });
 }
 
-PyMethodDef functions[] = {
-    {"gather_rows", gather_rows, METH_VARARGS,
-     "gather_rows(columns, held, numbers) -> these rows' columns, the texts that they index, and what of the held ones has any."},
-    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef functions[] = {{"gather_rows", gather_rows, METH_VARARGS,
+                            "gather_rows(columns, held, numbers) -> these rows' columns, the texts "
+                            "that they index, and what of the held ones has any."},
+                           {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 

@@ -1,11 +1,12 @@
 // THE HOT PATH: a thread opens and closes ranges.
 //
-// One producer (the thread) and one consumer (the drain). No lock, no allocation, no system call per event; this header is
-// compiled both into the recorder and into the torch observer, so that a begin is inlined into PyTorch's callback.
+// One producer (the thread) and one consumer (the drain). No lock, no allocation, no system call
+// per event; this header is compiled both into the recorder and into the torch observer, so that a
+// begin is inlined into PyTorch's callback.
 //
-// Room: a begin is written only if, after it, there is still room for the end of every range that is open and recorded.
-// A begin that is dropped leaves an entry without ordinal on the stack, which makes its end write nothing: what comes out of
-// the ring always nests.
+// Room: a begin is written only if, after it, there is still room for the end of every range that
+// is open and recorded. A begin that is dropped leaves an entry without ordinal on the stack, which
+// makes its end write nothing: what comes out of the ring always nests.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -36,7 +37,8 @@ inline bool is_leaf(const ThreadBuffer& buffer, uint64_t key) {
   uint32_t tail = closed.tail.load(std::memory_order_relaxed);
   for (const uint32_t head = closed.head.load(std::memory_order_acquire); tail != head; ++tail) {
     const uint64_t key = closed.keys[tail % ClosedElsewhere::kCapacity];
-    if (is_leaf(buffer, key)) --buffer.open_recorded, buffer.leaf.store(0, std::memory_order_relaxed);
+    if (is_leaf(buffer, key))
+      --buffer.open_recorded, buffer.leaf.store(0, std::memory_order_relaxed);
     for (uint32_t index = buffer.depth; index-- > 0;) {
       if (buffer.stack[index].key != key) continue;
       if (buffer.stack[index].ordinal() != 0 && index >= buffer.floor) --buffer.open_recorded;
@@ -54,7 +56,8 @@ inline void send_profiler(ThreadBuffer& buffer, uint32_t profiler) {
   buffer.unsent |= kProfilerUnsent;
 }
 
-// The profiler run as the thread was told, or as PyTorch carried it there; where both are known they are the same.
+// The profiler run as the thread was told, or as PyTorch carried it there; where both are known
+// they are the same.
 inline uint32_t profiler_now(Globals& globals, const ThreadBuffer& buffer) {
   const auto read = globals.read_profiler.load(std::memory_order_relaxed);
   const uint32_t carried = read != nullptr ? read() : 0;
@@ -71,10 +74,12 @@ inline void adopt_logical_id(Globals& globals, ThreadBuffer& buffer) {
 inline bool selects(uint32_t recording, uint32_t scope) { return (recording >> scope & 1) != 0; }
 
 inline void count_dropped(ThreadBuffer& buffer) {
-  buffer.dropped.store(buffer.dropped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  buffer.dropped.store(buffer.dropped.load(std::memory_order_relaxed) + 1,
+                       std::memory_order_relaxed);
 }
 
-[[gnu::noinline]] inline void put_ending(ThreadBuffer& buffer, const Ending& ending, uint64_t reserved) {
+[[gnu::noinline]] inline void put_ending(ThreadBuffer& buffer, const Ending& ending,
+                                         uint64_t reserved) {
   const auto put = [&](TextKind kind, Text text) {
     if (buffer.has_room(reserved + text_words(text))) put_text(buffer, kind, text);
   };
@@ -86,9 +91,10 @@ inline void count_dropped(ThreadBuffer& buffer) {
   }
 }
 
-[[gnu::always_inline]] inline void put_end(Globals& globals, ThreadBuffer& buffer, uint64_t ordinal, uint32_t flags,
-                                           const Ending& ending) {
-  const uint64_t ticks = ending.ended_at != 0 ? ending.ended_at : read_ticks(globals.use_cycle_counter);
+[[gnu::always_inline]] inline void put_end(Globals& globals, ThreadBuffer& buffer, uint64_t ordinal,
+                                           uint32_t flags, const Ending& ending) {
+  const uint64_t ticks =
+      ending.ended_at != 0 ? ending.ended_at : read_ticks(globals.use_cycle_counter);
   const uint64_t reserved = uint64_t{kEndWords} * buffer.open_recorded;  // this end's room included
   if (__builtin_expect(ending.is_told(), 0)) put_ending(buffer, ending, reserved);
   --buffer.open_recorded;
@@ -101,26 +107,33 @@ inline bool is_enabled(Globals& globals) {
   return torchs == nullptr || torchs();
 }
 
-// Whether a thread that rests goes on resting. One that nobody muted looks for another current span where that may have changed.
-[[gnu::noinline]] inline bool rests_on(Globals& globals, ThreadBuffer& buffer, uint32_t generation, MayLook may_look) {
-  if ((buffer.rests & kMuted) != 0 || ((buffer.rests & kMutedInTorch) != 0 && !is_enabled(globals))) return true;
+// Whether a thread that rests goes on resting. One that nobody muted looks for another current span
+// where that may have changed.
+[[gnu::noinline]] inline bool rests_on(Globals& globals, ThreadBuffer& buffer, uint32_t generation,
+                                       MayLook may_look) {
+  if ((buffer.rests & kMuted) != 0 || ((buffer.rests & kMutedInTorch) != 0 && !is_enabled(globals)))
+    return true;
   set_rest(buffer, kMutedInTorch, false);
-  if (buffer.kept_generation != generation || globals.sampled_alone.load(std::memory_order_relaxed) == 0) {
+  if (buffer.kept_generation != generation ||
+      globals.sampled_alone.load(std::memory_order_relaxed) == 0) {
     set_rest(buffer, kUnsampled, false);
     buffer.context_stale |= kContextStale;
     return false;
   }
-  const bool below_operator = buffer.depth > buffer.look_depth && !buffer.stack[buffer.depth - 1].runs_python();
+  const bool below_operator =
+      buffer.depth > buffer.look_depth && !buffer.stack[buffer.depth - 1].runs_python();
   if (!below_operator && may_look == kMayLook) look_if_changed(globals, buffer);
   return buffer.rests != 0;
 }
 
-// Takes in what changed since this thread's last begin: a capture began, or another thread ended a range of this one. False when
-// the thread rests, that is, isn't recorded. (A resting thread's generation is never the current one: so the hot path, which
-// compares generations, needs no check of its own for threads that rest.)
+// Takes in what changed since this thread's last begin: a capture began, or another thread ended a
+// range of this one. False when the thread rests, that is, isn't recorded. (A resting thread's
+// generation is never the current one: so the hot path, which compares generations, needs no check
+// of its own for threads that rest.)
 inline bool catch_up(Globals& globals, ThreadBuffer& buffer, MayLook may_look) {
   const ClosedElsewhere& closed = buffer.closed_elsewhere;
-  const bool told = closed.head.load(std::memory_order_relaxed) != closed.tail.load(std::memory_order_relaxed);
+  const bool told =
+      closed.head.load(std::memory_order_relaxed) != closed.tail.load(std::memory_order_relaxed);
   if (__builtin_expect(told, 0)) forget_closed_elsewhere(buffer);
   const uint32_t generation = globals.generation.load(std::memory_order_relaxed);
   if (__builtin_expect(buffer.generation != generation, 0)) {
@@ -132,12 +145,15 @@ inline bool catch_up(Globals& globals, ThreadBuffer& buffer, MayLook may_look) {
 
 inline void count_unsampled(ThreadBuffer& buffer) {
   if ((buffer.rests & (kMuted | kMutedInTorch)) != 0) return;
-  buffer.unsampled.store(buffer.unsampled.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  buffer.unsampled.store(buffer.unsampled.load(std::memory_order_relaxed) + 1,
+                         std::memory_order_relaxed);
 }
 
-// Writes the begin and what stands before it. `began_at`: in ticks; 0: now. Returns its ordinal, or 0 when there is no room.
+// Writes the begin and what stands before it. `began_at`: in ticks; 0: now. Returns its ordinal, or
+// 0 when there is no room.
 template <bool kTorch>
-[[gnu::always_inline]] inline uint64_t put_begin(Globals& globals, ThreadBuffer& buffer, Begin begin, uint32_t base,
+[[gnu::always_inline]] inline uint64_t put_begin(Globals& globals, ThreadBuffer& buffer,
+                                                 Begin begin, uint32_t base,
                                                  uint64_t began_at = 0) {
   bool named;
   const uint64_t hash = hash_name(begin.name);
@@ -150,11 +166,13 @@ template <bool kTorch>
   if (__builtin_expect(!buffer.has_room(own + prelude_size + name_words), 0)) return 0;
   if (__builtin_expect(prelude_size != 0, 0)) {
     put_prelude(buffer, begin.prelude);
-    slot = find_name_slot(buffer, begin.name, hash, named);  // a text may have taken the name's slot
+    slot =
+        find_name_slot(buffer, begin.name, hash, named);  // a text may have taken the name's slot
   }
   if (__builtin_expect(!named, 0)) put_name(buffer, begin.name, hash, slot);
   const uint64_t forward = begin.forward_thread_id <= UINT32_MAX ? begin.forward_thread_id : 0;
-  const uint64_t head = header(numbers ? kLongBegin : kBegin, begin.scope, begin.flags | base, slot, forward);
+  const uint64_t head =
+      header(numbers ? kLongBegin : kBegin, begin.scope, begin.flags | base, slot, forward);
   buffer.write_soon_from(buffer.head);
   const uint64_t ticks = began_at != 0 ? began_at : read_ticks(globals.use_cycle_counter);
   const uint64_t ordinal = buffer.ordinal.load(std::memory_order_relaxed) + 1;
@@ -172,9 +190,10 @@ template <bool kTorch>
 // The range is not recorded: the thread has just begun to rest.
 constexpr uint32_t kRestsNow = 1u << 31;
 
-// Finds the parent of a range that begins now; where that is no range on the thread's stack, also looks at the profiler run and the
-// thread's logical id. Returns kBaseBegin, 0 or kRestsNow.
-[[gnu::always_inline]] inline uint32_t place_begin(Globals& globals, ThreadBuffer& buffer, MayLook look, Begins begins) {
+// Finds the parent of a range that begins now; where that is no range on the thread's stack, also
+// looks at the profiler run and the thread's logical id. Returns kBaseBegin, 0 or kRestsNow.
+[[gnu::always_inline]] inline uint32_t place_begin(Globals& globals, ThreadBuffer& buffer,
+                                                   MayLook look, Begins begins) {
   const uint32_t base = find_parent(globals, buffer, look, begins);
   if (base != 0 && look == kMayLook) {
     if (__builtin_expect(buffer.rests != 0, 0)) return kRestsNow;
@@ -184,15 +203,19 @@ constexpr uint32_t kRestsNow = 1u << 31;
   return base;
 }
 
-// The begin is not written: a Parent record that was to stand before it would be wrong for the next one.
+// The begin is not written: a Parent record that was to stand before it would be wrong for the next
+// one.
 inline void count_dropped_begin(ThreadBuffer& buffer) {
   count_dropped(buffer);
   buffer.unsent &= ~uint32_t{kParentUnsent};
 }
 
-inline bool is_frame(const Begin& begin) { return __builtin_expect(begin.scope == kTorchscriptFunctionScope, 0); }
+inline bool is_frame(const Begin& begin) {
+  return __builtin_expect(begin.scope == kTorchscriptFunctionScope, 0);
+}
 
-// Whether it is a function's, or a fork's: what else TorchScript's interpreter runs ("<forward op>") is begun by such a frame.
+// Whether it is a function's, or a fork's: what else TorchScript's interpreter runs ("<forward
+// op>") is begun by such a frame.
 inline bool is_frame_of_call(const Begin& begin) {
   constexpr char kFork[] = "<forked function>";
   if (!is_frame(begin)) return false;
@@ -201,15 +224,19 @@ inline bool is_frame_of_call(const Begin& begin) {
 
 // PyTorch's own operators (aten::) are C++ and call no Python; whatever else PyTorch runs may.
 inline bool may_run_python(const Begin& begin) {
-  if (begin.scope != kFunctionScope) return begin.scope == kUserScope || begin.scope == kBackwardFunctionScope || is_frame(begin);
+  if (begin.scope != kFunctionScope)
+    return begin.scope == kUserScope || begin.scope == kBackwardFunctionScope || is_frame(begin);
   return begin.name.size < 6 || std::memcmp(begin.name.data, "aten::", 6) != 0;
 }
 
-inline bool is_call(const Begin& begin) { return (begin.flags & kSourceMask) == kPythonCallSource << kSourceShift; }
+inline bool is_call(const Begin& begin) {
+  return (begin.flags & kSourceMask) == kPythonCallSource << kSourceShift;
+}
 
 // Work that is launched from here on lies in the thread's Python range.
 inline void hand_on_what_waits(Globals& globals, ThreadBuffer& buffer) {
-  if (__builtin_expect(buffer.to_hand_on != nullptr, 0)) globals.hand_on_now.load(std::memory_order_relaxed)(buffer);
+  if (__builtin_expect(buffer.to_hand_on != nullptr, 0))
+    globals.hand_on_now.load(std::memory_order_relaxed)(buffer);
 }
 
 // There is no place for it on the stack: its end is one of a range that nobody has recorded.
@@ -218,10 +245,11 @@ inline void hand_on_what_waits(Globals& globals, ThreadBuffer& buffer) {
   return 0;
 }
 
-// Opens a range. Returns its event id, or 0 when it is not recorded. A begin of torch leaves an entry on the stack in that case
-// too, because its end is called whatever became of the begin.
+// Opens a range. Returns its event id, or 0 when it is not recorded. A begin of torch leaves an
+// entry on the stack in that case too, because its end is called whatever became of the begin.
 template <bool kTorch>
-[[gnu::always_inline]] inline uint64_t begin_range(Globals& globals, ThreadBuffer& buffer, Begin begin, bool selected) {
+[[gnu::always_inline]] inline uint64_t begin_range(Globals& globals, ThreadBuffer& buffer,
+                                                   Begin begin, bool selected) {
   if (__builtin_expect(!catch_up(globals, buffer, kMayLook), 0)) {
     if (selected) count_unsampled(buffer);
     selected = false;
@@ -233,8 +261,10 @@ template <bool kTorch>
   if (!kTorch && !is_call(begin) && !is_enabled(globals)) return 0;
   if (kTorch) hand_on_what_waits(globals, buffer);
   if (__builtin_expect(selected, 1)) {
-    base = place_begin(globals, buffer, kMayLook, kTorch && is_frame_of_call(begin) ? kFrame : kNoFrame);
-    if (__builtin_expect(buffer.depth >= deepest, 0)) return drop_too_deep(buffer, true);  // looking may run Python
+    base = place_begin(globals, buffer, kMayLook,
+                       kTorch && is_frame_of_call(begin) ? kFrame : kNoFrame);
+    if (__builtin_expect(buffer.depth >= deepest, 0))
+      return drop_too_deep(buffer, true);  // looking may run Python
     if (__builtin_expect(base == kRestsNow, 0)) {
       count_unsampled(buffer);
     } else {
@@ -246,8 +276,10 @@ template <bool kTorch>
   const uint64_t event_id = make_event_id(buffer.number, ordinal);
   OpenEntry& entry = buffer.stack[buffer.depth++];
   entry.key = kTorch ? begin.handle : event_id;
-  entry.word = ordinal | ((begin.flags & kAsync) != 0 ? OpenEntry::kAsyncBit : 0) | (kTorch ? 0 : OpenEntry::kEnteredBit) |
-               (!kTorch || may_run_python(begin) ? OpenEntry::kPythonBit : 0) | (base != 0 ? OpenEntry::kBaseBit : 0);
+  entry.word = ordinal | ((begin.flags & kAsync) != 0 ? OpenEntry::kAsyncBit : 0) |
+               (kTorch ? 0 : OpenEntry::kEnteredBit) |
+               (!kTorch || may_run_python(begin) ? OpenEntry::kPythonBit : 0) |
+               (base != 0 ? OpenEntry::kBaseBit : 0);
   if (kTorch && is_frame(begin) && ordinal != 0) entry.word |= OpenEntry::kFrameBit;
   entry.task = buffer.task;
   return ordinal != 0 ? event_id : 0;
@@ -262,14 +294,17 @@ inline Begin call_of(Text name, const RarePrelude* rare) {
   return begin;
 }
 
-// Opens a range for a Python call, which stands on the thread's stack alone: no task enters it. Returns as begin_range does.
-[[gnu::noinline]] inline uint64_t begin_call(Globals& globals, ThreadBuffer& buffer, const Begin& call) {
+// Opens a range for a Python call, which stands on the thread's stack alone: no task enters it.
+// Returns as begin_range does.
+[[gnu::noinline]] inline uint64_t begin_call(Globals& globals, ThreadBuffer& buffer,
+                                             const Begin& call) {
   const uint64_t event_id = begin_range<false>(globals, buffer, call, true);
   if (event_id != 0) buffer.stack[buffer.depth - 1].word &= ~OpenEntry::kEnteredBit;
   return event_id;
 }
 
-// A thread is met that has calls open already, which are begun now: in the span that is current, but in no range that is open.
+// A thread is met that has calls open already, which are begun now: in the span that is current,
+// but in no range that is open.
 inline void look_around_calls(Globals& globals, ThreadBuffer& buffer) {
   buffer.context_stale |= kContextStale;
   if (!catch_up(globals, buffer, kMayLook)) return;
@@ -280,44 +315,55 @@ inline void look_around_calls(Globals& globals, ThreadBuffer& buffer) {
   buffer.context_since = buffer.ordinal.load(std::memory_order_relaxed);
 }
 
-// Opens a range for such a call, the outermost first. Also in a buffer that stands for another thread (`Registry::stand_in`), which
-// nobody else writes, and in which nothing is current. Returns as begin_range does.
-[[gnu::noinline]] inline uint64_t begin_open_call(Globals& globals, ThreadBuffer& buffer, const Begin& call, uint64_t began_at) {
+// Opens a range for such a call, the outermost first. Also in a buffer that stands for another
+// thread (`Registry::stand_in`), which nobody else writes, and in which nothing is current. Returns
+// as begin_range does.
+[[gnu::noinline]] inline uint64_t begin_open_call(Globals& globals, ThreadBuffer& buffer,
+                                                  const Begin& call, uint64_t began_at) {
   if (buffer.rests != 0) return count_unsampled(buffer), 0;
   if (buffer.depth == kMaxDepth) return drop_too_deep(buffer, true);
   const uint32_t place = end_of_earlier_calls(buffer);
   const bool is_outermost = place == buffer.floor;
-  if (!is_outermost) buffer.parent_ordinal = buffer.stack[place - 1].ordinal(), buffer.unsent |= kParentUnsent;
-  const uint64_t ordinal = put_begin<false>(globals, buffer, call, is_outermost ? kBaseBegin : 0, began_at);
+  if (!is_outermost)
+    buffer.parent_ordinal = buffer.stack[place - 1].ordinal(), buffer.unsent |= kParentUnsent;
+  const uint64_t ordinal =
+      put_begin<false>(globals, buffer, call, is_outermost ? kBaseBegin : 0, began_at);
   if (ordinal == 0) return count_dropped_begin(buffer), 0;
   OpenEntry& entry = buffer.stack[place];
   std::memmove(&entry + 1, &entry, (buffer.depth - place) * sizeof(OpenEntry));
-  const uint64_t bits = OpenEntry::kEarlierBit | OpenEntry::kPythonBit | (is_outermost ? OpenEntry::kBaseBit : 0);
-  entry = {make_event_id(buffer.number, ordinal), ordinal | bits, is_outermost ? around(buffer.context) : (&entry)[-1].task};
+  const uint64_t bits =
+      OpenEntry::kEarlierBit | OpenEntry::kPythonBit | (is_outermost ? OpenEntry::kBaseBit : 0);
+  entry = {make_event_id(buffer.number, ordinal), ordinal | bits,
+           is_outermost ? around(buffer.context) : (&entry)[-1].task};
   buffer.look_depth = ++buffer.depth;
   buffer.context_stale |= kContextStale;
   return entry.key;
 }
 
 // The range is not the innermost: it ended out of order, or began on another thread.
-[[gnu::noinline]] inline void end_out_of_order(Globals& globals, ThreadBuffer& buffer, uint64_t key, uint64_t begin_thread_id,
-                                               uint32_t flags, const Ending& ending) {
+[[gnu::noinline]] inline void end_out_of_order(Globals& globals, ThreadBuffer& buffer, uint64_t key,
+                                               uint64_t begin_thread_id, uint32_t flags,
+                                               const Ending& ending) {
   for (uint32_t index = buffer.depth; index-- > 0;) {
     if (buffer.stack[index].key != key) continue;
     const uint64_t ordinal = index >= buffer.floor ? buffer.stack[index].ordinal() : 0;
     remove_entry(buffer, index);
-    if (ordinal != 0) put_end(globals, buffer, ordinal, flags, ending);  // the drain knows what above it was open still
+    if (ordinal != 0)
+      put_end(globals, buffer, ordinal, flags,
+              ending);  // the drain knows what above it was open still
     return;
   }
   if (buffer.depth == kMaxDepth) return;  // its begin found no place
-  globals.remote_ends.push({key, begin_thread_id, read_ticks(globals.use_cycle_counter), buffer.number, flags},
-                           ending.error.data, ending.error.size);
+  globals.remote_ends.push(
+      {key, begin_thread_id, read_ticks(globals.use_cycle_counter), buffer.number, flags},
+      ending.error.data, ending.error.size);
 }
 
-// Closes the range that was begun with `key`, from any thread. `begin_thread_id`: RecordFunction's id of the thread that
-// began it, 0 where the key is an event id (which names the thread itself).
-[[gnu::always_inline]] inline void end_range(Globals& globals, ThreadBuffer& buffer, uint64_t key, uint64_t begin_thread_id,
-                                             uint32_t flags, const Ending& ending) {
+// Closes the range that was begun with `key`, from any thread. `begin_thread_id`: RecordFunction's
+// id of the thread that began it, 0 where the key is an event id (which names the thread itself).
+[[gnu::always_inline]] inline void end_range(Globals& globals, ThreadBuffer& buffer, uint64_t key,
+                                             uint64_t begin_thread_id, uint32_t flags,
+                                             const Ending& ending) {
   if (__builtin_expect(buffer.depth == 0 || buffer.stack[buffer.depth - 1].key != key, 0)) {
     end_out_of_order(globals, buffer, key, begin_thread_id, flags, ending);
     return;
@@ -337,16 +383,20 @@ inline void set_profiler(ThreadBuffer& buffer, uint32_t profiler) {
   send_profiler(buffer, profiler);
 }
 
-// A thread notes a moment: a mark, or a change of memory. Such a point lies in what is open, and opens nothing itself.
+// A thread notes a moment: a mark, or a change of memory. Such a point lies in what is open, and
+// opens nothing itself.
 
-// Reads the current context, if it may have changed, before a point that can't wait for that itself.
+// Reads the current context, if it may have changed, before a point that can't wait for that
+// itself.
 inline void prepare_point(Globals& globals, ThreadBuffer& buffer) {
   place_begin(globals, buffer, kMayLook, kNoFrame);
   buffer.unsent &= ~uint32_t{kParentUnsent};
 }
 
-// Writes a mark (`name`) or a memory record (`name` is the device) of this moment. Returns its event id, or 0 without room.
-inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kind, Text name, int64_t nbytes, MayLook look) {
+// Writes a mark (`name`) or a memory record (`name` is the device) of this moment. Returns its
+// event id, or 0 without room.
+inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kind, Text name,
+                          int64_t nbytes, MayLook look) {
   if (!catch_up(globals, buffer, look)) return count_unsampled(buffer), 0;
   if (!is_enabled(globals)) return 0;
   const uint32_t base = place_begin(globals, buffer, look, kNoFrame);
@@ -365,8 +415,9 @@ inline uint64_t put_point(Globals& globals, ThreadBuffer& buffer, RecordKind kin
   return make_event_id(buffer.number, ordinal);
 }
 
-// What the calling thread, whose buffer that is, has worked until now, which is `ticks`. What is read once holds for a moment: a thread
-// that was taken off its core wouldn't be back so soon, so that it has worked since.
+// What the calling thread, whose buffer that is, has worked until now, which is `ticks`. What is
+// read once holds for a moment: a thread that was taken off its core wouldn't be back so soon, so
+// that it has worked since.
 inline int64_t worked_until(const Globals& globals, ThreadBuffer& buffer, uint64_t ticks) {
   constexpr double kMomentNs = 20'000;
   const double since_ns = static_cast<double>(ticks - buffer.worked_at) * globals.ns_per_tick;

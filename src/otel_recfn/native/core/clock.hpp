@@ -1,15 +1,18 @@
-// Time: ticks while recording, monotonic nanoseconds while pairing, Unix nanoseconds everywhere else.
+// Time: ticks while recording, monotonic nanoseconds while pairing, Unix nanoseconds everywhere
+// else.
 //
 //     ticks --line--> CLOCK_MONOTONIC --offset--> Unix time
 //
-// Durations come from the monotonic clock alone. Where ticks are a cycle counter, their rate is measured against CLOCK_MONOTONIC
-// every second or more, and the error of the line is corrected over the next second, by 500 ppm at most, or at once where a
-// recording begins. Where ticks are the monotonic clock itself, the line is exact. The clock is CLOCK_MONOTONIC and not
-// CLOCK_MONOTONIC_RAW, because NTP slews the former as it slews the wall clock: the two differ by a number that changes only when
-// somebody sets the wall clock.
+// Durations come from the monotonic clock alone. Where ticks are a cycle counter, their rate is
+// measured against CLOCK_MONOTONIC every second or more, and the error of the line is corrected
+// over the next second, by 500 ppm at most, or at once where a recording begins. Where ticks are
+// the monotonic clock itself, the line is exact. The clock is CLOCK_MONOTONIC and not
+// CLOCK_MONOTONIC_RAW, because NTP slews the former as it slews the wall clock: the two differ by a
+// number that changes only when somebody sets the wall clock.
 //
-// That number is the offset. It is read on every drain. What begins in an open range of its thread keeps the offset of that, whatever
-// the wall clock is set to meanwhile; a change of over a second is a jump, which the batch reports.
+// That number is the offset. It is read on every drain. What begins in an open range of its thread
+// keeps the offset of that, whatever the wall clock is set to meanwhile; a change of over a second
+// is a jump, which the batch reports.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -81,7 +84,8 @@ inline Reading read_clocks(bool use_cycle_counter) {
     const auto wall = static_cast<int64_t>(clock_ns(CLOCK_REALTIME));
     const int64_t took = static_cast<int64_t>(monotonic_ns()) - before;
     const int64_t middle = before + took / 2;
-    if (took < best.took_ns) best = {use_cycle_counter ? cycles : static_cast<uint64_t>(middle), middle, wall, took};
+    if (took < best.took_ns)
+      best = {use_cycle_counter ? cycles : static_cast<uint64_t>(middle), middle, wall, took};
   }
   return best;
 }
@@ -90,7 +94,8 @@ class ClockMapping {
  public:
   explicit ClockMapping(double ns_per_tick) : nominal_(ns_per_tick) {}
 
-  // A recording begins: its line and its offset are what the clocks say now, whatever they were before.
+  // A recording begins: its line and its offset are what the clocks say now, whatever they were
+  // before.
   void begin(const Reading& now) {
     begin_line(now);
     offset_ns_ = now.unix_ns - now.monotonic_ns;
@@ -105,7 +110,9 @@ class ClockMapping {
   }
 
   // Of what was recorded since the anchor before the last one: earlier records have been read.
-  int64_t monotonic_ns(uint64_t ticks) const { return (ticks >= last_.ticks ? last_ : before_).at(ticks); }
+  int64_t monotonic_ns(uint64_t ticks) const {
+    return (ticks >= last_.ticks ? last_ : before_).at(ticks);
+  }
 
   int64_t offset_ns() const { return offset_ns_; }
 
@@ -116,13 +123,15 @@ class ClockMapping {
     double rate = 1;
 
     int64_t at(uint64_t at_ticks) const {
-      return monotonic_ns + std::llrint(static_cast<double>(static_cast<int64_t>(at_ticks - ticks)) * rate);
+      return monotonic_ns +
+             std::llrint(static_cast<double>(static_cast<int64_t>(at_ticks - ticks)) * rate);
     }
   };
 
   void follow_ticks(const Reading& now) {
     const int64_t predicted = last_.at(now.ticks), error = now.monotonic_ns - predicted;
-    if (std::abs(error) > kJumpNs) return begin_line(now);  // the ticks themselves jumped: the machine slept, or moved
+    if (std::abs(error) > kJumpNs)
+      return begin_line(now);  // the ticks themselves jumped: the machine slept, or moved
     if (now.ticks <= last_.ticks) return;
     measure_rate(now);
     const double elapsed_ns = static_cast<double>(now.ticks - last_.ticks) * nominal_;
@@ -139,7 +148,8 @@ class ClockMapping {
   void measure_rate(const Reading& now) {
     const auto elapsed = static_cast<double>(now.ticks - rated_.ticks);
     if (elapsed * nominal_ < kHorizonNs || now.took_ns > kPreciseNs) return;
-    if (rated_.took_ns <= kPreciseNs) nominal_ = static_cast<double>(now.monotonic_ns - rated_.monotonic_ns) / elapsed;
+    if (rated_.took_ns <= kPreciseNs)
+      nominal_ = static_cast<double>(now.monotonic_ns - rated_.monotonic_ns) / elapsed;
     rated_ = now;
   }
 

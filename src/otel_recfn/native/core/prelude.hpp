@@ -1,4 +1,5 @@
-// The records that stand before a begin in the ring: names and texts by their slots, and what changed since the last begin.
+// The records that stand before a begin in the ring: names and texts by their slots, and what
+// changed since the last begin.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -38,8 +39,8 @@ inline uint64_t hash_name(Text name) {
   return mix(state ^ load_up_to_8(at, left), kOddNumber);
 }
 
-// Where a name stands in the thread's dictionary, which the drain rebuilds from the Name records. `hit` says whether it
-// already stands there; if not, writing it replaces what the slot held.
+// Where a name stands in the thread's dictionary, which the drain rebuilds from the Name records.
+// `hit` says whether it already stands there; if not, writing it replaces what the slot held.
 inline uint32_t find_name_slot(ThreadBuffer& buffer, Text name, uint64_t hash, bool& hit) {
   constexpr uint32_t kProbes = 4;
   const auto home = static_cast<uint32_t>(hash);
@@ -60,7 +61,8 @@ inline uint32_t find_name_slot(ThreadBuffer& buffer, Text name, uint64_t hash, b
   return victim;
 }
 
-[[gnu::noinline]] inline void put_name(ThreadBuffer& buffer, Text name, uint64_t hash, uint32_t slot) {
+[[gnu::noinline]] inline void put_name(ThreadBuffer& buffer, Text name, uint64_t hash,
+                                       uint32_t slot) {
   buffer.names[slot] = {hash, name.size + 1u};
   buffer.put(header(kName, 0, 0, slot, name.size));
   buffer.put_bytes(name);
@@ -98,7 +100,8 @@ inline void put_number(ThreadBuffer& buffer, NumberKind kind, int64_t number) {
 }
 
 inline void put_rare(ThreadBuffer& buffer, const RarePrelude& rare) {
-  for (uint64_t kind = 0; kind < kBeginTexts; ++kind) put_text(buffer, static_cast<TextKind>(kind), rare.texts[kind]);
+  for (uint64_t kind = 0; kind < kBeginTexts; ++kind)
+    put_text(buffer, static_cast<TextKind>(kind), rare.texts[kind]);
   if (rare.shape_words != 0) buffer.put(header(kShapes, 0, 0, 0, rare.shape_words));
   for (uint32_t at = 0; at < rare.shape_words; ++at) buffer.put(rare.shapes[at]);
 #define RECFN_PUT(type, name, empty) \
@@ -108,7 +111,8 @@ inline void put_rare(ThreadBuffer& buffer, const RarePrelude& rare) {
 }
 
 // How many words may stand before a begin, at most.
-[[gnu::always_inline]] inline uint32_t prelude_words(const ThreadBuffer& buffer, const Prelude& prelude) {
+[[gnu::always_inline]] inline uint32_t prelude_words(const ThreadBuffer& buffer,
+                                                     const Prelude& prelude) {
   uint32_t words = (buffer.unsent & kContextUnsent) != 0 ? kContextWords : 0;
   if ((buffer.unsent & kGenerationUnsent) != 0) words += 1;
   if ((buffer.unsent & kProfilerUnsent) != 0) words += 1;
@@ -120,15 +124,19 @@ inline void put_rare(ThreadBuffer& buffer, const RarePrelude& rare) {
 
 // `prelude` is passed by value, so that the hot path's own copy stays in registers.
 [[gnu::noinline]] inline void put_prelude(ThreadBuffer& buffer, Prelude prelude) {
-  if ((buffer.unsent & kGenerationUnsent) != 0) buffer.put(header(kGeneration, 0, 0, 0, buffer.generation));
+  if ((buffer.unsent & kGenerationUnsent) != 0)
+    buffer.put(header(kGeneration, 0, 0, 0, buffer.generation));
   if ((buffer.unsent & kContextUnsent) != 0) {
     const Context& context = buffer.context;
     buffer.put(kContext);
-    for (const uint64_t word : {context.trace_high, context.trace_low, context.span_id, context.flags}) buffer.put(word);
+    for (const uint64_t word :
+         {context.trace_high, context.trace_low, context.span_id, context.flags})
+      buffer.put(word);
     buffer.put(context.enclosing);
     buffer.put(context.root);
   }
-  if ((buffer.unsent & kProfilerUnsent) != 0) buffer.put(header(kProfiler, 0, 0, 0, buffer.profiler_sent));
+  if ((buffer.unsent & kProfilerUnsent) != 0)
+    buffer.put(header(kProfiler, 0, 0, 0, buffer.profiler_sent));
   if ((buffer.unsent & kParentUnsent) != 0) buffer.put(parent_header(buffer.parent_ordinal));
   buffer.unsent = 0;
   if (prelude.rare != nullptr) put_rare(buffer, *prelude.rare);

@@ -1,32 +1,34 @@
-// What a thread writes into its own ring, in 64-bit words. Written by ThreadBuffer, read by Drain, by nobody else.
+// What a thread writes into its own ring, in 64-bit words. Written by ThreadBuffer, read by Drain,
+// by nobody else.
 //
-// A record is a header word and what its kind adds. Name, Context, Text, Shapes, Number and Parent stand before the
-// begin or end they belong to, and are published together with it; Generation and Profiler hold from there on.
+// A record is a header word and what its kind adds. Name, Context, Text, Shapes, Number and Parent
+// stand before the begin or end they belong to, and are published together with it; Generation and
+// Profiler hold from there on.
 //
-// Parent of a begin: with kBaseBegin what the last Context says; after a Parent record that range; else the innermost range of the
-// thread that is open and not asynchronous.
+// Parent of a begin: with kBaseBegin what the last Context says; after a Parent record that range;
+// else the innermost range of the thread that is open and not asynchronous.
 //
 //   Begin        63            32 31       19 18       8 7     4 3    0
 //                | fwd thread id | name slot | flags    | scope | kind |   ticks
-//   LongBegin    the same, and                                               ticks, handle, sequence number
-//   Mark         the same as Begin                                           ticks, 0
-//   Memory       the same; the slot names the device                         ticks, bytes (negative: freed)
-//   End          63                        24 23       8 7     4 3    0
+//   LongBegin    the same, and                                               ticks, handle,
+//   sequence number Mark         the same as Begin                                           ticks,
+//   0 Memory       the same; the slot names the device                         ticks, bytes
+//   (negative: freed) End          63                        24 23       8 7     4 3    0
 //                | ordinal of its begin      | flags    | 0     | kind |   ticks
-//   Name         | length in bytes | slot    |                    | kind |   bytes, zero-padded to words
-//   Text         |                 | name slot |          | which | kind |
-//   Context      |                                                | kind |   trace id (high, low), span id, flags, enclosing, root
-//   Shapes       | words           |                              | kind |   see shapes.hpp
-//   Number       |                                        | which | kind |   the number
-//   Generation   | recording       |                              | kind |
-//   Profiler     | profiler run    |                              | kind |
-//   Parent       63                        24 23                   | kind |
+//   Name         | length in bytes | slot    |                    | kind |   bytes, zero-padded to
+//   words Text         |                 | name slot |          | which | kind | Context      | |
+//   kind |   trace id (high, low), span id, flags, enclosing, root Shapes       | words           |
+//   | kind |   see shapes.hpp Number       |                                        | which | kind
+//   |   the number Generation   | recording       |                              | kind | Profiler
+//   | profiler run    |                              | kind | Parent       63 24 23 | kind |
 //                | ordinal of the next begin's parent  |  0        |      |
 //
-// flags of a begin: EventFlag in bits 0-7, but for bit 5, which is kBaseBegin; EventSource in bits 8-10. Flags of an end: EventFlag
-// in bits 0-15. Free: bits 8-15 of an end's flags, and three sources.
+// flags of a begin: EventFlag in bits 0-7, but for bit 5, which is kBaseBegin; EventSource in bits
+// 8-10. Flags of an end: EventFlag in bits 0-15. Free: bits 8-15 of an end's flags, and three
+// sources.
 //
-// A begin carries no id: the n-th begin, mark or memory record of a thread has ordinal n, which writer and reader both count.
+// A begin carries no id: the n-th begin, mark or memory record of a thread has ordinal n, which
+// writer and reader both count.
 #pragma once
 #include <cstdint>
 
@@ -66,7 +68,9 @@ enum TextKind : uint64_t {
   kRowTexts,
 };
 #define RECFN_KIND(type, name, empty) k_##name##_number,
-enum NumberKind : uint64_t { RECFN_RARE_NUMBERS(RECFN_KIND) RECFN_END_NUMBERS(RECFN_KIND) kDebugHandle };
+enum NumberKind : uint64_t {
+  RECFN_RARE_NUMBERS(RECFN_KIND) RECFN_END_NUMBERS(RECFN_KIND) kDebugHandle
+};
 #undef RECFN_KIND
 
 constexpr uint32_t kFlagsShift = 8, kSlotShift = 19, kEndOrdinalShift = 24;
@@ -75,27 +79,33 @@ constexpr uint32_t kEndFlagsMask = (1u << (kEndOrdinalShift - kFlagsShift)) - 1;
 constexpr uint32_t kSlotMask = (1u << (32 - kSlotShift)) - 1;
 
 // What begins and ends may say of EventFlag; ends say kShown too.
-constexpr uint32_t kEventFlags = kAsync | kError | kStaticRuntimeOutVariant | kNcclMeta | kPartial | kEvaluation;
-constexpr uint32_t kBaseBegin = 32;    // in a begin's flags: its parent is what the last Context says
-constexpr uint32_t kSourceShift = 8;   // EventSource in a begin's flags
+constexpr uint32_t kEventFlags =
+    kAsync | kError | kStaticRuntimeOutVariant | kNcclMeta | kPartial | kEvaluation;
+constexpr uint32_t kBaseBegin = 32;  // in a begin's flags: its parent is what the last Context says
+constexpr uint32_t kSourceShift = 8;  // EventSource in a begin's flags
 constexpr uint32_t kSourceMask = 7u << kSourceShift;
 
 constexpr uint64_t kOrdinalMask = (uint64_t{1} << kOrdinalBits) - 1;
 
 constexpr uint32_t kNameSlots = 4096;  // of a thread's name dictionary, a power of two
 static_assert(kNameSlots - 1 <= kSlotMask, "a name's slot fits the header");
-static_assert(((kEventFlags | kShown) & ~kEndFlagsMask) == 0 && ((kEventFlags | kBaseBegin | kSourceMask) & ~kBeginFlagsMask) == 0);
-static_assert((kEventFlags & (kBaseBegin | kSourceMask)) == 0 && (kBaseBegin & kSourceMask) == 0, "each bit says one thing");
+static_assert(((kEventFlags | kShown) & ~kEndFlagsMask) == 0 &&
+              ((kEventFlags | kBaseBegin | kSourceMask) & ~kBeginFlagsMask) == 0);
+static_assert((kEventFlags & (kBaseBegin | kSourceMask)) == 0 && (kBaseBegin & kSourceMask) == 0,
+              "each bit says one thing");
 constexpr uint32_t kMaxNameBytes = 2048;
 constexpr uint32_t kMaxErrorBytes = 1024;
 constexpr uint32_t kMaxRemoteErrorBytes = 208;  // of a range that another thread ends
 constexpr uint32_t kMaxStacktraceBytes = 8192;  // of an exception
-constexpr uint32_t kMaxStackBytes = 16'384;  // some 150 frames; innermost first, so what doesn't fit is the outermost
+constexpr uint32_t kMaxStackBytes =
+    16'384;  // some 150 frames; innermost first, so what doesn't fit is the outermost
 constexpr uint32_t kMaxShapesBytes = 16'384;  // a longer text is left out: cut it would not be JSON
 constexpr uint32_t kMaxAttributesBytes = 16'384;  // the same
-constexpr uint32_t kMaxDepth = 16'384;  // a thread that never nests so deep never touches most of that memory
+constexpr uint32_t kMaxDepth =
+    16'384;  // a thread that never nests so deep never touches most of that memory
 constexpr uint32_t kUsualDepth = 1024;
-constexpr uint32_t kMaxDepthForAsync = 768;  // tasks that wait leave room for the ranges of the one that runs
+constexpr uint32_t kMaxDepthForAsync =
+    768;  // tasks that wait leave room for the ranges of the one that runs
 constexpr uint32_t kMaxShapeWords = 512;
 
 constexpr uint32_t kBeginWords = 2;
@@ -106,7 +116,8 @@ constexpr uint32_t kContextWords = 7;
 
 constexpr uint32_t words_of(uint32_t bytes) { return (bytes + 7) / 8; }
 
-inline uint64_t header(RecordKind kind, uint64_t scope, uint64_t flags, uint64_t slot, uint64_t payload) {
+inline uint64_t header(RecordKind kind, uint64_t scope, uint64_t flags, uint64_t slot,
+                       uint64_t payload) {
   return kind | scope << 4 | flags << kFlagsShift | slot << kSlotShift | payload << 32;
 }
 
@@ -119,13 +130,17 @@ constexpr uint32_t payload_of(uint64_t head) { return static_cast<uint32_t>(head
 
 inline uint64_t parent_header(uint64_t ordinal) { return kParent | ordinal << kEndOrdinalShift; }
 
-inline uint64_t end_header(uint64_t flags, uint64_t ordinal) { return kEnd | flags << kFlagsShift | ordinal << kEndOrdinalShift; }
+inline uint64_t end_header(uint64_t flags, uint64_t ordinal) {
+  return kEnd | flags << kFlagsShift | ordinal << kEndOrdinalShift;
+}
 
 // The parts of what parent_header() and end_header() put together.
 constexpr uint32_t end_flags_of(uint64_t head) { return head >> kFlagsShift & kEndFlagsMask; }
 constexpr uint64_t ordinal_of(uint64_t head) { return head >> kEndOrdinalShift; }
 
-inline uint64_t make_event_id(uint64_t thread_number, uint64_t ordinal) { return thread_number << kOrdinalBits | ordinal; }
+inline uint64_t make_event_id(uint64_t thread_number, uint64_t ordinal) {
+  return thread_number << kOrdinalBits | ordinal;
+}
 
 struct Text {
   const char* data = nullptr;
@@ -139,7 +154,9 @@ struct Ending {
   int64_t cpu_time_ns = -1;
   uint64_t ended_at = 0;  // in ticks; 0: now
 
-  constexpr bool is_told() const { return (error.size | attributes.size) != 0 || cpu_time_ns != -1; }
+  constexpr bool is_told() const {
+    return (error.size | attributes.size) != 0 || cpu_time_ns != -1;
+  }
 };
 inline constexpr Ending kNothingMore;  // a constant: an end on the hot path clears no memory for it
 
@@ -159,14 +176,16 @@ struct Prelude {
   const RarePrelude* rare = nullptr;
 };
 
-// What a source says of a range that begins. Passed by value where an operator begins: one more word here costs each of them 10 ns.
+// What a source says of a range that begins. Passed by value where an operator begins: one more
+// word here costs each of them 10 ns.
 struct Begin {
   Text name;
-  uint64_t handle = 0;  // RecordFunction's, by which its end finds it; other sources use the event id
+  uint64_t handle =
+      0;  // RecordFunction's, by which its end finds it; other sources use the event id
   int64_t sequence_nr = -1;
   uint64_t forward_thread_id = 0;
   uint32_t scope = 0;
-  uint32_t flags = 0;      // EventFlag | source << kSourceShift
+  uint32_t flags = 0;        // EventFlag | source << kSourceShift
   bool has_numbers = false;  // handle and sequence_nr are worth writing (torch's always are)
   Prelude prelude;
 };

@@ -19,8 +19,9 @@ namespace recfn {
 namespace {
 
 thread_local ThreadBuffer* tls_buffer RECFN_FAST_TLS = nullptr;
-thread_local uint64_t tls_number RECFN_FAST_TLS = 0;   // 0: nobody asked yet
-thread_local bool tls_without RECFN_FAST_TLS = false;   // there was no memory for a buffer, or the thread's destructors have run
+thread_local uint64_t tls_number RECFN_FAST_TLS = 0;  // 0: nobody asked yet
+thread_local bool tls_without RECFN_FAST_TLS =
+    false;  // there was no memory for a buffer, or the thread's destructors have run
 
 constexpr uint64_t kMinBufferBytes = 4096;
 
@@ -37,12 +38,15 @@ uint64_t native_thread_id() {
 SharedByRings shared_by_rings;
 std::atomic<uint64_t>& total_bytes = shared_by_rings.total_bytes;
 
-// What a buffer counts for. Deeper entries of the stack become memory only in threads that nest so deep.
-constexpr uint64_t kCountedBytes = sizeof(ThreadBuffer) - (kMaxDepth - kUsualDepth) * sizeof(OpenEntry);
+// What a buffer counts for. Deeper entries of the stack become memory only in threads that nest so
+// deep.
+constexpr uint64_t kCountedBytes =
+    sizeof(ThreadBuffer) - (kMaxDepth - kUsualDepth) * sizeof(OpenEntry);
 
 void release(ThreadBuffer* buffer) {
   const uint32_t rings = buffer->num_rings.load();
-  for (uint32_t ring = buffer->oldest_ring; ring < rings; ++ring) unmap_ring(total_bytes, buffer->rings[ring]);
+  for (uint32_t ring = buffer->oldest_ring; ring < rings; ++ring)
+    unmap_ring(total_bytes, buffer->rings[ring]);
   munmap(buffer, sizeof(ThreadBuffer));
   total_bytes.fetch_sub(kCountedBytes);
 }
@@ -69,7 +73,8 @@ void identify(ThreadBuffer& buffer, uint64_t number) {
   buffer.ident = reinterpret_cast<uint64_t>(pthread_self());
 }
 
-// pthread keys are destroyed after C++ thread_locals, so that ranges in those destructors are still recorded.
+// pthread keys are destroyed after C++ thread_locals, so that ranges in those destructors are still
+// recorded.
 void on_thread_end(void* buffer) {
   auto& ended = *static_cast<ThreadBuffer*>(buffer);
   if (const auto farewell = globals().on_thread_exit.load()) farewell(ended);
@@ -96,7 +101,8 @@ Globals& globals() {
 }
 
 Registry& registry() {
-  static Registry* instance = new Registry;  // never destroyed: threads may outlive static destructors
+  static Registry* instance =
+      new Registry;  // never destroyed: threads may outlive static destructors
   return *instance;
 }
 
@@ -134,7 +140,9 @@ ThreadBuffer* Registry::create() {
 ThreadBuffer* Registry::stand_in(uint64_t ident, uint64_t native_id) {
   std::lock_guard lock(mutex_);
   buffers_.reserve(buffers_.size() + 1);
-  const auto is_of_thread = [ident](const ThreadBuffer* buffer) { return buffer->ident == ident && !buffer->ended.load(); };
+  const auto is_of_thread = [ident](const ThreadBuffer* buffer) {
+    return buffer->ident == ident && !buffer->ended.load();
+  };
   const auto own = std::find_if(buffers_.begin(), buffers_.end(), is_of_thread);
   ThreadBuffer* buffer = map_buffer(buffer_bytes_ / 8);
   if (buffer == nullptr) return nullptr;
@@ -170,7 +178,8 @@ void Registry::set_buffer_bytes(uint64_t bytes) {
   buffer_bytes_ = kMinBufferBytes;
   while (buffer_bytes_ < bytes) buffer_bytes_ *= 2;
   for (ThreadBuffer* buffer : buffers_) {
-    if (buffer->max_capacity.load() < buffer_bytes_ / 8) buffer->max_capacity.store(buffer_bytes_ / 8);
+    if (buffer->max_capacity.load() < buffer_bytes_ / 8)
+      buffer->max_capacity.store(buffer_bytes_ / 8);
   }
 }
 

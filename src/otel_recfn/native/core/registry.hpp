@@ -1,4 +1,5 @@
-// Every thread's buffer, from its first range until the drain has seen its last, across threads' ends and forks.
+// Every thread's buffer, from its first range until the drain has seen its last, across threads'
+// ends and forks.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -10,8 +11,9 @@
 
 namespace recfn {
 
-// Has the C++ runtime make now what it keeps of exceptions for the calling thread. It would do that at the thread's first throw,
-// and where there is no memory for it then, the loader ends the process.
+// Has the C++ runtime make now what it keeps of exceptions for the calling thread. It would do that
+// at the thread's first throw, and where there is no memory for it then, the loader ends the
+// process.
 inline void prepare_for_exceptions() noexcept {
   [[maybe_unused]] volatile const int none = std::uncaught_exceptions();
 }
@@ -29,7 +31,8 @@ struct NotRecorded {
 
 class Registry {
  public:
-  // The calling thread's buffer, made on first use. Null in a thread whose destructors have run, or that there was no memory for.
+  // The calling thread's buffer, made on first use. Null in a thread whose destructors have run, or
+  // that there was no memory for.
   ThreadBuffer* current();
 
   // The calling thread's buffer if it has one, else null.
@@ -44,15 +47,17 @@ class Registry {
   // The live buffers and those of ended threads that were not retired yet.
   std::vector<ThreadBuffer*> snapshot();
 
-  // Tells that thread, unless it is gone, that its Python calls are over. Returns the event id of the one that is on no stack
-  // (begin_leaf); 0 where there is none.
+  // Tells that thread, unless it is gone, that its Python calls are over. Returns the event id of
+  // the one that is on no stack (begin_leaf); 0 where there is none.
   uint64_t end_calls(ThreadBuffer* buffer);
 
-  // Frees the buffer of an ended thread, all of whose records were drained; its counts stay in the totals.
+  // Frees the buffer of an ended thread, all of whose records were drained; its counts stay in the
+  // totals.
   void retire(ThreadBuffer* buffer);
 
-  // A buffer of its own number for rows of a thread that doesn't write them itself, by `pthread_self` and the system's id (0: not
-  // known). Whoever asked writes it, and sets `ended` then. Null without memory.
+  // A buffer of its own number for rows of a thread that doesn't write them itself, by
+  // `pthread_self` and the system's id (0: not known). Whoever asked writes it, and sets `ended`
+  // then. Null without memory.
   ThreadBuffer* stand_in(uint64_t ident, uint64_t native_id);
 
   // The waker of the thread that drains.
@@ -61,7 +66,8 @@ class Registry {
   void set_buffer_bytes(uint64_t bytes);
   NotRecorded not_recorded();
 
-  // Around fork(2), with the drain's lock held: the child starts empty, with the forking thread's buffer alone.
+  // Around fork(2), with the drain's lock held: the child starts empty, with the forking thread's
+  // buffer alone.
   void before_fork() { mutex_.lock(); }
   void after_fork_in_parent() { mutex_.unlock(); }
   void after_fork_in_child();

@@ -1,12 +1,14 @@
-// Shapes, dtypes and numbers of an operator's inputs, from the observer's words to the store's JSON texts.
+// Shapes, dtypes and numbers of an operator's inputs, from the observer's words to the store's JSON
+// texts.
 //
 // A word list: for every input one tag word, then its dims, or its value.
 //
 //   63                  32 31     16 15      8 7        0
-//   | 0                    | words   | which    | kind   |   the words follow: a tensor's dims, an int64 each, or a number's value
+//   | 0                    | words   | which    | kind   |   the words follow: a tensor's dims, an
+//   int64 each, or a number's value
 //
-// kind: kTensor (which: its dtype), kScalar (which: ScalarKind), kOther, kListBegin and kListEnd around the tensors of a list,
-// kScalarsBegin and kListEnd around its numbers.
+// kind: kTensor (which: its dtype), kScalar (which: ScalarKind), kOther, kListBegin and kListEnd
+// around the tensors of a list, kScalarsBegin and kListEnd around its numbers.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -21,7 +23,8 @@ namespace recfn {
 
 enum ScalarKind : uint64_t { kUntold, kBoolean, kInteger, kReal, kComplex };
 
-constexpr uint32_t kMostScalars = 30;  // of a list; torch.profiler tells nothing of longer ones either
+constexpr uint32_t kMostScalars =
+    30;  // of a list; torch.profiler tells nothing of longer ones either
 constexpr uint32_t kMostScalarWords = 2;
 
 // A number, as `size` words.
@@ -69,7 +72,8 @@ inline std::string scalar_text(uint64_t tag, const uint64_t* words) {
       return real_text(real_of(words[0]));
     case kComplex: {
       const double imaginary = real_of(words[1]);
-      return real_text(real_of(words[0])) + (imaginary >= 0 ? "+" : "-") + real_text(std::abs(imaginary)) + "j";
+      return real_text(real_of(words[0])) + (imaginary >= 0 ? "+" : "-") +
+             real_text(std::abs(imaginary)) + "j";
     }
     default:
       return "";
@@ -86,15 +90,28 @@ enum ShapeKind : uint64_t {
   kScalarsBegin = 7,
 };
 
-inline uint64_t shape_tag(ShapeKind kind, uint64_t dtype, uint64_t dims) { return kind | dtype << 8 | dims << 16; }
+inline uint64_t shape_tag(ShapeKind kind, uint64_t dtype, uint64_t dims) {
+  return kind | dtype << 8 | dims << 16;
+}
 
-// c10::ScalarType's numbers, which PyTorch keeps stable because it serializes them, to torch's dtype names.
+// c10::ScalarType's numbers, which PyTorch keeps stable because it serializes them, to torch's
+// dtype names.
 inline const char* dtype_name(uint64_t dtype) {
-  static const char* const names[] = {
-      "uint8",      "int8",       "int16",      "int32",     "int64",          "float16",         "float32",     "float64",
-      "complex32",  "complex64",  "complex128", "bool",      "qint8",          "quint8",          "qint32",      "bfloat16",
-      "quint4x2",   "quint2x4",   "bits1x8",    "bits2x4",   "bits4x2",        "bits8",           "bits16",      "float8_e5m2",
-      "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64"};
+  static const char* const names[] = {"uint8",           "int8",
+                                      "int16",           "int32",
+                                      "int64",           "float16",
+                                      "float32",         "float64",
+                                      "complex32",       "complex64",
+                                      "complex128",      "bool",
+                                      "qint8",           "quint8",
+                                      "qint32",          "bfloat16",
+                                      "quint4x2",        "quint2x4",
+                                      "bits1x8",         "bits2x4",
+                                      "bits4x2",         "bits8",
+                                      "bits16",          "float8_e5m2",
+                                      "float8_e4m3fn",   "float8_e5m2fnuz",
+                                      "float8_e4m3fnuz", "uint16",
+                                      "uint32",          "uint64"};
   return dtype < sizeof names / sizeof *names ? names[dtype] : "other";
 }
 
@@ -108,13 +125,17 @@ class ShapeReader {
 
   ShapeText text() {
     while (next_ < end_) read_input(*next_++);
-    return {std::move(text_.shapes) + "]", std::move(text_.dtypes) + "]", std::move(text_.concrete) + "]"};
+    return {std::move(text_.shapes) + "]", std::move(text_.dtypes) + "]",
+            std::move(text_.concrete) + "]"};
   }
 
  private:
   void read_input(uint64_t tag) {
     const uint64_t kind = tag & 255;
-    std::string concrete = kind == kScalarsBegin ? numbers() : kind == kScalar ? number(tag) : kind == kTruncated ? "..." : "";
+    std::string concrete = kind == kScalarsBegin ? numbers()
+                           : kind == kScalar     ? number(tag)
+                           : kind == kTruncated  ? "..."
+                                                 : "";
     text_.concrete += (text_.concrete.size() > 1 ? ",\"" : "\"") + std::move(concrete) + '"';
     separate();
     if (kind != kListBegin) return add_shape(tag);
@@ -133,7 +154,8 @@ class ShapeReader {
 
   // Its dims follow, where it is a tensor's.
   void add_shape(uint64_t tag) {
-    const uint64_t kind = tag & 255, dtype = tag >> 8 & 255, dims = kind == kTensor ? tag >> 16 & 0xFFFF : 0;
+    const uint64_t kind = tag & 255, dtype = tag >> 8 & 255,
+                   dims = kind == kTensor ? tag >> 16 & 0xFFFF : 0;
     text_.shapes += '[';
     for (uint64_t dim = 0; dim < dims && next_ < end_; ++dim) {
       if (dim != 0) text_.shapes += ',';
@@ -141,7 +163,10 @@ class ShapeReader {
     }
     text_.shapes += ']';
     text_.dtypes += '"';
-    text_.dtypes += kind == kTensor ? dtype_name(dtype) : kind == kScalar ? "Scalar" : kind == kTruncated ? "..." : "";
+    text_.dtypes += kind == kTensor      ? dtype_name(dtype)
+                    : kind == kScalar    ? "Scalar"
+                    : kind == kTruncated ? "..."
+                                         : "";
     text_.dtypes += '"';
   }
 
@@ -174,6 +199,8 @@ class ShapeReader {
   ShapeText text_{"[", "[", "["};
 };
 
-inline ShapeText shape_text(const uint64_t* words, uint32_t count) { return ShapeReader(words, count).text(); }
+inline ShapeText shape_text(const uint64_t* words, uint32_t count) {
+  return ShapeReader(words, count).text();
+}
 
 }  // namespace recfn

@@ -35,8 +35,9 @@ PyObject* guarded(Function function) {
   return had_memory_for([&] { result = function(); }) ? result : PyErr_NoMemory();
 }
 
-// Calls work(), which needs no Python, without the GIL where it is long. Short work keeps it: where other threads compute in
-// Python, it takes 5 ms for each to get it back. False, with the error set, when memory ran out in it.
+// Calls work(), which needs no Python, without the GIL where it is long. Short work keeps it: where
+// other threads compute in Python, it takes 5 ms for each to get it back. False, with the error
+// set, when memory ran out in it.
 template <typename Work>
 bool without_gil_if(bool is_long, Work work) {
   PyThreadState* const state = is_long ? PyEval_SaveThread() : nullptr;
@@ -51,7 +52,8 @@ bool without_gil(Work work) {
   return without_gil_if(true, work);
 }
 
-// Python may be used in this scope: the GIL is held, and an exception that the thread was raising is put aside and restored.
+// Python may be used in this scope: the GIL is held, and an exception that the thread was raising
+// is put aside and restored.
 class WithGil {
  public:
   WithGil() : gil_(PyGILState_Ensure()) { PyErr_Fetch(&type_, &value_, &traceback_); }
@@ -67,13 +69,15 @@ class WithGil {
   PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
 };
 
-// Whether the calling thread works for a subinterpreter, whose GIL is another one: taking ours there would wait for ever, or enter
-// the wrong interpreter. Needs no GIL.
+// Whether the calling thread works for a subinterpreter, whose GIL is another one: taking ours
+// there would wait for ever, or enter the wrong interpreter. Needs no GIL.
 inline bool in_subinterpreter() {
   PyInterpreterState* const main = PyInterpreterState_Main();
-  if (PyInterpreterState_Head() == main) return false;  // the newest stands first: there are no others
+  if (PyInterpreterState_Head() == main)
+    return false;  // the newest stands first: there are no others
   PyThreadState* own = PyGILState_GetThisThreadState();
-#if PY_VERSION_HEX < 0x030C0000  // that is the first one that the thread had, which may run another one now
+#if PY_VERSION_HEX < \
+    0x030C0000  // that is the first one that the thread had, which may run another one now
   PyThreadState* const running = _PyThreadState_UncheckedGet();  // by whichever thread has the GIL
   if (running != nullptr && running->thread_id == PyThread_get_thread_ident()) own = running;
 #endif
@@ -81,9 +85,12 @@ inline bool in_subinterpreter() {
 }
 
 // Whether the calling thread may take the GIL: Python knows it, as one of the main interpreter's.
-inline bool python_knows_this_thread() { return PyGILState_GetThisThreadState() != nullptr && !in_subinterpreter(); }
+inline bool python_knows_this_thread() {
+  return PyGILState_GetThisThreadState() != nullptr && !in_subinterpreter();
+}
 
-// Owns a reference, or null, which says that there is no object: where one was to be made, that failed. The GIL must be held.
+// Owns a reference, or null, which says that there is no object: where one was to be made, that
+// failed. The GIL must be held.
 class Reference {
  public:
   Reference() = default;
@@ -98,7 +105,9 @@ class Reference {
   ~Reference() { Py_XDECREF(object_); }
 
   // A reference of its own; null for None.
-  static Reference unless_none(PyObject* object) { return Reference(object == Py_None ? nullptr : Py_NewRef(object)); }
+  static Reference unless_none(PyObject* object) {
+    return Reference(object == Py_None ? nullptr : Py_NewRef(object));
+  }
 
   PyObject* get() const { return object_; }
   explicit operator bool() const { return object_ != nullptr; }
@@ -119,7 +128,8 @@ PyObject* list_of(const Items& items, Make make) {
   PyObject* list = PyList_New(static_cast<Py_ssize_t>(items.size()));
   for (size_t at = 0; list != nullptr && at < items.size(); ++at) {
     PyObject* const made = make(items[at]);
-    if (made == nullptr || PyList_SetItem(list, static_cast<Py_ssize_t>(at), made) < 0) Py_CLEAR(list);
+    if (made == nullptr || PyList_SetItem(list, static_cast<Py_ssize_t>(at), made) < 0)
+      Py_CLEAR(list);
   }
   return list;
 }
@@ -133,7 +143,8 @@ inline PyTypeObject type_of_size(const char* name, size_t size) {
   return type;
 }
 
-// A string as UTF-8: without a copy where Python holds it already. Lone surrogates, which have no UTF-8, are escaped.
+// A string as UTF-8: without a copy where Python holds it already. Lone surrogates, which have no
+// UTF-8, are escaped.
 class Utf8Text {
  public:
   // Without a string, or with an error set, the text has no data.
@@ -152,14 +163,17 @@ class Utf8Text {
     if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) return;
     PyErr_Clear();
     escaped_ = Reference(PyUnicode_AsEncodedString(string, "utf-8", "backslashreplace"));
-    if (escaped_) text_ = {PyBytes_AS_STRING(escaped_.get()), static_cast<size_t>(PyBytes_GET_SIZE(escaped_.get()))};
+    if (escaped_)
+      text_ = {PyBytes_AS_STRING(escaped_.get()),
+               static_cast<size_t>(PyBytes_GET_SIZE(escaped_.get()))};
   }
 
   std::string_view text_;
   Reference escaped_;
 };
 
-// What is being raised, as one object with its traceback; null where nothing is. Nothing is raised any more.
+// What is being raised, as one object with its traceback; null where nothing is. Nothing is raised
+// any more.
 inline PyObject* take_raised() {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
@@ -183,8 +197,8 @@ inline int raise_taken(void* taken) {
   return -1;
 }
 
-// An operator can't pass on what was raised in the program while it ran (KeyboardInterrupt, or by another signal handler): the main
-// thread's next Python instruction does. Takes it.
+// An operator can't pass on what was raised in the program while it ran (KeyboardInterrupt, or by
+// another signal handler): the main thread's next Python instruction does. Takes it.
 inline void raise_in_main_thread(PyObject* raised) {
   if (Py_AddPendingCall(raise_taken, raised) < 0) Py_DECREF(raised);
 }

@@ -14,13 +14,16 @@ double nominal_ns_per_tick(bool use_cycle_counter) {
   while (static_cast<int64_t>(monotonic_ns()) - first.monotonic_ns < 2'000'000) {
   }
   const Reading last = read_clocks(true);
-  return static_cast<double>(last.monotonic_ns - first.monotonic_ns) / static_cast<double>(last.ticks - first.ticks);
+  return static_cast<double>(last.monotonic_ns - first.monotonic_ns) /
+         static_cast<double>(last.ticks - first.ticks);
 }
 
 template <typename Visit>
 void each_text(std::optional<SeldomRow>& row, const Visit& visit) {
 #define RECFN_VISIT(type, name, ...) visit(row->name);
-  if (row) { RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_NO_COLUMN, RECFN_NO_COLUMN, RECFN_VISIT) }
+  if (row) {
+    RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_NO_COLUMN, RECFN_NO_COLUMN, RECFN_VISIT)
+  }
 #undef RECFN_VISIT
 }
 
@@ -52,7 +55,8 @@ Drained Drain::run(bool close_open, bool open_ranges, uint64_t epoch, size_t kno
     if (open_ranges) copy_open(clock_->monotonic_ns(read_ticks(globals_.use_cycle_counter)));
     out_.contexts = contexts_;
     out_.epoch = names_.epoch();
-    for (size_t at = names_.epoch() == epoch ? known : 0; at < names_.size(); ++at) out_.new_names.push_back(names_.text(at));
+    for (size_t at = names_.epoch() == epoch ? known : 0; at < names_.size(); ++at)
+      out_.new_names.push_back(names_.text(at));
     return std::exchange(out_, {});
   } catch (...) {
     count_discarded(std::min(closed, out_.rows.size()));
@@ -67,8 +71,10 @@ void Drain::read(bool close_open) {
   compact_contexts();
   if (names_.too_large()) compact_names();
   meet_new_threads();
-  // One that ends later may yet end a range for another thread, which then says that it was this one.
-  for (Thread& thread : threads_) thread.has_ended = thread.buffer->ended.load(std::memory_order_acquire);
+  // One that ends later may yet end a range for another thread, which then says that it was this
+  // one.
+  for (Thread& thread : threads_)
+    thread.has_ended = thread.buffer->ended.load(std::memory_order_acquire);
   collect_remote_ends();
   if (!remote_.empty()) meet_new_threads();  // who ended a range since then is known too
   list_threads();
@@ -79,12 +85,14 @@ void Drain::read(bool close_open) {
   }
   tell_closed_elsewhere();
   if (close_open) close_all_open(clock_->monotonic_ns(read_ticks(globals_.use_cycle_counter)));
-  remote_.clear();  // the begins of these ends had been written before: what is left was not recorded
+  remote_
+      .clear();  // the begins of these ends had been written before: what is left was not recorded
   retire_ended();
 }
 
 void Drain::begin_clock() {
-  if (!clock_) clock_.emplace(globals().ns_per_tick = nominal_ns_per_tick(globals_.use_cycle_counter));
+  if (!clock_)
+    clock_.emplace(globals().ns_per_tick = nominal_ns_per_tick(globals_.use_cycle_counter));
   clock_->begin(read_clocks(globals_.use_cycle_counter));
 }
 
@@ -127,16 +135,19 @@ void Drain::meet_new_threads() {
   }
 }
 
-// Lists the threads that rows of this drain may refer to, because thousands of others may have recorded nothing. Also reserves
-// memory for all rows that are to be expected: growing step by step would copy them.
+// Lists the threads that rows of this drain may refer to, because thousands of others may have
+// recorded nothing. Also reserves memory for all rows that are to be expected: growing step by step
+// would copy them.
 void Drain::list_threads() {
   uint64_t expected = 0;
   for (Thread& thread : threads_) {
     const ThreadBuffer& buffer = *thread.buffer;
-    const uint64_t unread = buffer.published.load(std::memory_order_acquire) - buffer.consumed.load(std::memory_order_relaxed);
+    const uint64_t unread = buffer.published.load(std::memory_order_acquire) -
+                            buffer.consumed.load(std::memory_order_relaxed);
     if (unread != 0 || !thread.open.empty()) list(thread);
     if (unread == 0) continue;
-    const uint64_t unended = thread.open.size() + buffer.ordinal.load(std::memory_order_relaxed) - thread.ordinal;
+    const uint64_t unended =
+        thread.open.size() + buffer.ordinal.load(std::memory_order_relaxed) - thread.ordinal;
     expected += std::min(unended, unread / kEndWords);  // what stays open is no row
   }
   const uint64_t meanwhile = expected / 16;  // more begin and end until their rings are read
@@ -149,7 +160,8 @@ void Drain::list(Thread& thread) {
     thread.index = static_cast<uint32_t>(out_.threads.size());
     out_.threads.emplace_back();
   }
-  out_.threads[thread.index] = {buffer.number, buffer.thread_id.load(), buffer.native_id, buffer.ident};
+  out_.threads[thread.index] = {buffer.number, buffer.thread_id.load(), buffer.native_id,
+                                buffer.ident};
 }
 
 uint32_t Drain::thread_index(uint64_t number, uint32_t otherwise) {
@@ -161,12 +173,15 @@ uint32_t Drain::thread_index(uint64_t number, uint32_t otherwise) {
   return otherwise;  // it is gone
 }
 
-// A thread that ended is forgotten when everything it wrote was read, and no range of it waits for another thread's end.
+// A thread that ended is forgotten when everything it wrote was read, and no range of it waits for
+// another thread's end.
 void Drain::retire_ended() {
   const auto finished = [](Thread& thread) {
     ThreadBuffer& buffer = *thread.buffer;
     if (!thread.has_ended || !thread.open.empty()) return false;
-    if (buffer.published.load(std::memory_order_acquire) != buffer.consumed.load(std::memory_order_relaxed)) return false;
+    if (buffer.published.load(std::memory_order_acquire) !=
+        buffer.consumed.load(std::memory_order_relaxed))
+      return false;
     registry().retire(&buffer);
     return true;
   };
@@ -177,7 +192,8 @@ void Drain::compact_names() {
   const auto each_reference = [this](const auto& visit) {
     for (Thread& thread : threads_) {
       for (uint32_t& name : thread.dictionary) visit(name);
-      for (OpenRange& range : thread.open) visit(range.row.name), each_text(range.row.seldom, visit);
+      for (OpenRange& range : thread.open)
+        visit(range.row.name), each_text(range.row.seldom, visit);
       each_text(thread.pending, visit);
     }
   };

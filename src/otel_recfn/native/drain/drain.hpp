@@ -1,9 +1,11 @@
-// The drain: reads every thread's ring, pairs begins with ends, names, nests, and seals what closed into columns.
+// The drain: reads every thread's ring, pairs begins with ends, names, nests, and seals what closed
+// into columns.
 //
-// Runs without the GIL, one at a time (the caller holds `mutex()`). It keeps, per thread, what the ring's records refer back
-// to: the name dictionary, the open ranges, the current context.
+// Runs without the GIL, one at a time (the caller holds `mutex()`). It keeps, per thread, what the
+// ring's records refer back to: the name dictionary, the open ranges, the current context.
 //
-// A drain that fails (memory runs out, say) drops what it has read and all that is open, counted; the next one reads on there.
+// A drain that fails (memory runs out, say) drops what it has read and all that is open, counted;
+// the next one reads on there.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -22,13 +24,14 @@ class Drain {
  public:
   std::mutex& mutex() { return mutex_; }
 
-  // What closed since the last run. `open_ranges`: copies of the ranges that are still open come after the rows. `known`: so many
-  // names of that epoch the caller has.
+  // What closed since the last run. `open_ranges`: copies of the ranges that are still open come
+  // after the rows. `known`: so many names of that epoch the caller has.
   Drained run(bool close_open, bool open_ranges, uint64_t epoch, size_t known);
   // So many rows never got to whoever asked for them. From any thread.
   void count_discarded(size_t rows) { discarded_.fetch_add(rows, std::memory_order_relaxed); }
   uint64_t discarded() const { return discarded_.load(std::memory_order_relaxed); }
-  // A recording begins: its ranges' Unix times are by the wall clock as it is now, and what is left of earlier ones is dropped.
+  // A recording begins: its ranges' Unix times are by the wall clock as it is now, and what is left
+  // of earlier ones is dropped.
   void begin_recording();
   void end_recording();
   void after_fork_in_child();
@@ -64,7 +67,7 @@ class Drain {
 
     ThreadBuffer* buffer;
     std::vector<uint32_t> dictionary;  // names by slot
-    uint32_t index = kUnlisted;  // into out_.threads, once it is listed there
+    uint32_t index = kUnlisted;        // into out_.threads, once it is listed there
     bool has_ended = false;  // before this run collected what it had ended for other threads
     uint64_t ordinal = 0;    // of the last begin read
     uint32_t context = 0;    // into contexts_
@@ -72,11 +75,11 @@ class Drain {
     uint64_t parent_ordinal = 0;  // of the next begin; 0: not told
     uint32_t profiler = 0;
     uint32_t generation = kNoGeneration;  // of what is read now
-    std::optional<SeldomRow> pending;  // what stood before the next begin or end
-    const uint64_t* words = nullptr;  // of the ring that is read
+    std::optional<SeldomRow> pending;     // what stood before the next begin or end
+    const uint64_t* words = nullptr;      // of the ring that is read
     uint64_t mask = 0, ring_ends = 0;
     std::vector<OpenRange> open;
-    uint32_t open_calls = 0;  // of Python's, among them
+    uint32_t open_calls = 0;                      // of Python's, among them
     std::vector<ClosedRemotely> closed_remotely;  // the newest few
 
     uint64_t word(uint64_t at) const { return words[at & mask]; }
@@ -147,8 +150,8 @@ class Drain {
 
 Drain& drain();
 
-// The process's node in a distributed run: as PyTorch has it, where it is observed, which the program and torch.distributed tell;
-// else what the program told. -1: none.
+// The process's node in a distributed run: as PyTorch has it, where it is observed, which the
+// program and torch.distributed tell; else what the program told. -1: none.
 int64_t default_node_id();
 void set_default_node_id(int64_t node_id);
 

@@ -9,17 +9,21 @@ namespace recfn {
 namespace {
 
 // The column of each TextKind.
-constexpr uint32_t SeldomRow::*kTexts[kRowTexts] = {
-    &SeldomRow::module, &SeldomRow::shapes,    &SeldomRow::dtypes, &SeldomRow::stack,
-    &SeldomRow::code,   &SeldomRow::call_site, &SeldomRow::error,  &SeldomRow::stacktrace, &SeldomRow::attributes};
+constexpr uint32_t SeldomRow::* kTexts[kRowTexts] = {
+    &SeldomRow::module, &SeldomRow::shapes,     &SeldomRow::dtypes,
+    &SeldomRow::stack,  &SeldomRow::code,       &SeldomRow::call_site,
+    &SeldomRow::error,  &SeldomRow::stacktrace, &SeldomRow::attributes};
 
 bool is_begin(uint64_t head) { return kind_of(head) == kBegin || kind_of(head) == kLongBegin; }
 
-uint8_t source_of(uint64_t head) { return static_cast<uint8_t>((flags_of(head) & kSourceMask) >> kSourceShift); }
+uint8_t source_of(uint64_t head) {
+  return static_cast<uint8_t>((flags_of(head) & kSourceMask) >> kSourceShift);
+}
 
 }  // namespace
 
-// Up to the first begin after `until_ticks`: it may lie in a range of a thread that was read before.
+// Up to the first begin after `until_ticks`: it may lie in a range of a thread that was read
+// before.
 void Drain::read_thread(Thread& thread, uint64_t until_ticks) {
   ThreadBuffer& buffer = *thread.buffer;
   const uint64_t end = buffer.published.load(std::memory_order_acquire);
@@ -33,12 +37,14 @@ void Drain::read_thread(Thread& thread, uint64_t until_ticks) {
   if (!remote_.empty()) close_remotely_ended(thread, UINT64_MAX);
 }
 
-// What stands at that position, and until where. Earlier rings have been read, and nobody writes them any more.
+// What stands at that position, and until where. Earlier rings have been read, and nobody writes
+// them any more.
 void Drain::enter_ring(Thread& thread, uint64_t at) {
   ThreadBuffer& buffer = *thread.buffer;
   const uint32_t rings = buffer.num_rings.load(std::memory_order_acquire);
   uint32_t& ring = buffer.oldest_ring;
-  while (ring + 1 < rings && buffer.rings[ring + 1].from <= at) unmap_ring(buffer.shared->total_bytes, buffer.rings[ring++]);
+  while (ring + 1 < rings && buffer.rings[ring + 1].from <= at)
+    unmap_ring(buffer.shared->total_bytes, buffer.rings[ring++]);
   thread.words = buffer.rings[ring].words;
   thread.mask = buffer.rings[ring].capacity - 1;
   thread.ring_ends = ring + 1 < rings ? buffer.rings[ring + 1].from : UINT64_MAX;
@@ -103,7 +109,8 @@ void Drain::read_name(Thread& thread, uint64_t head, uint64_t at) {
   std::string name;
   for (uint32_t word = 0; word < words_of(size); ++word) {
     const uint64_t bytes = thread.word(at + word);
-    name.append(reinterpret_cast<const char*>(&bytes), std::min<size_t>(8, size - size_t{word} * 8));
+    name.append(reinterpret_cast<const char*>(&bytes),
+                std::min<size_t>(8, size - size_t{word} * 8));
   }
   thread.dictionary[slot_of(head)] = names_.intern(name);
 }
@@ -124,10 +131,12 @@ void Drain::read_number(Thread& thread, uint64_t head, uint64_t number) {
 }
 
 void Drain::read_context(Thread& thread, uint64_t at) {
-  const Context context{thread.word(at), thread.word(at + 1), thread.word(at + 2), thread.word(at + 3), 0, 0};
+  const Context context{
+      thread.word(at), thread.word(at + 1), thread.word(at + 2), thread.word(at + 3), 0, 0};
   const bool known = contexts_[thread.context] == context;
   if (!known && !(context == Context{})) contexts_.push_back(context);
-  if (!known) thread.context = context == Context{} ? 0 : static_cast<uint32_t>(contexts_.size() - 1);
+  if (!known)
+    thread.context = context == Context{} ? 0 : static_cast<uint32_t>(contexts_.size() - 1);
   thread.enclosing = thread.word(at + 4), thread.root = thread.word(at + 5);
 }
 
@@ -141,18 +150,21 @@ void Drain::read_shapes(Thread& thread, uint64_t at, uint32_t count) {
 // What began before this recording belongs to nobody in it, whenever its record was written.
 bool Drain::is_of_earlier(Thread& thread, uint64_t ticks) {
   if (thread.generation == globals_.generation.load()) return false;
-  if (ticks <= earlier_ended_at_) count_discarded(1);  // else it was still on its way when its recording had ended
+  if (ticks <= earlier_ended_at_)
+    count_discarded(1);  // else it was still on its way when its recording had ended
   begun(thread);
   return true;
 }
 
 // It is the thread's next one only when begun() says so.
-[[gnu::always_inline]] inline Drain::Coming Drain::coming(Thread& thread, uint64_t head, uint64_t ticks) {
+[[gnu::always_inline]] inline Drain::Coming Drain::coming(Thread& thread, uint64_t head,
+                                                          uint64_t ticks) {
   if (!remote_.empty()) close_remotely_ended(thread, ticks);
   const uint64_t event_id = make_event_id(thread.buffer->number, thread.ordinal + 1);
   const bool base = (flags_of(head) & kBaseBegin) != 0;
   const OpenRange* around = range_around(thread, base);
-  Coming one{ticks, event_id, clock_->monotonic_ns(ticks), 0, {}, around != nullptr && around->compiles};
+  Coming one{ticks, event_id, clock_->monotonic_ns(ticks),
+             0,     {},       around != nullptr && around->compiles};
   if (around != nullptr) {
     one.place = {around->row.event_id, around->row.root, around->row.context};
     one.offset_ns = around->row.offset_ns;
@@ -164,7 +176,8 @@ bool Drain::is_of_earlier(Thread& thread, uint64_t ticks) {
 }
 
 // What every begin and point has in common. The row is as it was made.
-[[gnu::always_inline]] inline void Drain::fill(const Thread& thread, FullRow& row, uint64_t head, const Coming& one) const {
+[[gnu::always_inline]] inline void Drain::fill(const Thread& thread, FullRow& row, uint64_t head,
+                                               const Coming& one) const {
   row.seldom = thread.pending;
   row.event_id = row.handle = one.event_id;
   row.name = thread.dictionary[slot_of(head)];
@@ -196,15 +209,18 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t at) {
   const Coming one = coming(thread, head, thread.word(at + 1));
   const uint64_t caller = thread.open_calls == 0 ? 0 : innermost_call(thread);
   if (one.place.parent == 0) {
-    out_.opened.add({one.event_id, thread.dictionary[slot_of(head)], source_of(head), one.start_ns + one.offset_ns, thread.index,
-                     one.place.context, flags_of(head) & kEventFlags});
+    out_.opened.add({one.event_id, thread.dictionary[slot_of(head)], source_of(head),
+                     one.start_ns + one.offset_ns, thread.index, one.place.context,
+                     flags_of(head) & kEventFlags});
   }
-  OpenRange& range = thread.open.emplace_back(thread.ordinal + 1, one.event_id);  // filled where it stays: it is large
+  OpenRange& range = thread.open.emplace_back(thread.ordinal + 1,
+                                              one.event_id);  // filled where it stays: it is large
   FullRow& row = range.row;
   fill(thread, row, head, one);
   range.compiles = one.in_compilation || row.source == kCompilationSource || is_phase(row);
   // But for ranges of PyTorch's phases, and of the program's: it runs them to compile.
-  if (one.in_compilation && (row.scope != kUserScope || row.source == kModuleSource)) row.flags |= kInCompilation;
+  if (one.in_compilation && (row.scope != kUserScope || row.source == kModuleSource))
+    row.flags |= kInCompilation;
   row.forward_thread_id = payload_of(head);
   if (kind_of(head) == kLongBegin) {
     if (const uint64_t handle = thread.word(at + 2)) row.handle = handle;
@@ -233,12 +249,16 @@ void Drain::read_point(Thread& thread, uint64_t head, uint64_t at) {
 
 void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
   if (!remote_.empty()) close_remotely_ended(thread, ticks);
-  const auto is_it = [ordinal = ordinal_of(head)](const OpenRange& open) { return open.ordinal == ordinal; };
+  const auto is_it = [ordinal = ordinal_of(head)](const OpenRange& open) {
+    return open.ordinal == ordinal;
+  };
   const auto found = std::find_if(thread.open.rbegin(), thread.open.rend(), is_it);
   if (found != thread.open.rend()) {  // else it isn't open any more
-    const std::optional<int64_t> cut_ns = found == thread.open.rbegin() ? std::nullopt : let_out(thread, *found);
+    const std::optional<int64_t> cut_ns =
+        found == thread.open.rbegin() ? std::nullopt : let_out(thread, *found);
     const bool crosses = found != thread.open.rbegin() && !cut_ns;
-    const uint32_t flags = (end_flags_of(head) & (kEventFlags | kShown)) | (crosses ? uint32_t{kCrossing} : 0u);
+    const uint32_t flags =
+        (end_flags_of(head) & (kEventFlags | kShown)) | (crosses ? uint32_t{kCrossing} : 0u);
     if (thread.pending) found->row.fill_seldom().add(*thread.pending);
     seal(thread, *found, cut_ns ? *cut_ns : clock_->monotonic_ns(ticks), flags, thread.index);
   }

@@ -1,4 +1,5 @@
-// What the drain makes of the records: a row for every range, mark and change of memory, and the tables that rows index.
+// What the drain makes of the records: a row for every range, mark and change of memory, and the
+// tables that rows index.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -20,7 +21,8 @@
 
 namespace recfn {
 
-// Columns that the drain fills and Python is given: the same memory, so that nothing is copied when a drain ends.
+// Columns that the drain fills and Python is given: the same memory, so that nothing is copied when
+// a drain ends.
 
 // What somebody is given of a column, and what keeps that alive.
 struct GivenColumn {
@@ -34,21 +36,22 @@ struct GivenColumn {
 #define RECFN_RESIZE(type, name, empty, ...) name.resize(capacity);
 #define RECFN_COPY(type, name, empty, ...) std::copy_n(from.name.begin(), count, name.begin());
 #define RECFN_PUT(type, name, empty, ...) name[at] = row.name;
-#define RECFN_GIVE(type, name, empty, ...) given.push_back({#name, owner, owner->name.data(), count * sizeof(type)});
+#define RECFN_GIVE(type, name, empty, ...) \
+  given.push_back({#name, owner, owner->name.data(), count * sizeof(type)});
 
 // A column for each field of a row.
-#define RECFN_SHARED_COLUMNS(Columns, RowType, TABLE)                                                                          \
-  struct Columns {                                                                                                             \
-    using Item = RowType;                                                                                                      \
-    explicit Columns(size_t capacity) { TABLE(RECFN_RESIZE) }                                                                  \
-    void copy(const Columns& from, size_t count) { TABLE(RECFN_COPY) }                                                         \
-    void put(size_t at, const Item& row) { TABLE(RECFN_PUT) }                                                                  \
-    static std::vector<GivenColumn> give(const std::shared_ptr<Columns>& owner, size_t count) {                                \
-      std::vector<GivenColumn> given;                                                                                          \
-      TABLE(RECFN_GIVE)                                                                                                        \
-      return given;                                                                                                            \
-    }                                                                                                                          \
-    TABLE(RECFN_COLUMN)                                                                                                        \
+#define RECFN_SHARED_COLUMNS(Columns, RowType, TABLE)                                           \
+  struct Columns {                                                                              \
+    using Item = RowType;                                                                       \
+    explicit Columns(size_t capacity) { TABLE(RECFN_RESIZE) }                                   \
+    void copy(const Columns& from, size_t count) { TABLE(RECFN_COPY) }                          \
+    void put(size_t at, const Item& row) { TABLE(RECFN_PUT) }                                   \
+    static std::vector<GivenColumn> give(const std::shared_ptr<Columns>& owner, size_t count) { \
+      std::vector<GivenColumn> given;                                                           \
+      TABLE(RECFN_GIVE)                                                                         \
+      return given;                                                                             \
+    }                                                                                           \
+    TABLE(RECFN_COLUMN)                                                                         \
   };
 
 // Rows as columns that grow: what is given of them stays where it is.
@@ -78,7 +81,9 @@ class RowsInColumns {
     while (size_ < size) add(Row{});
   }
 
-  std::vector<GivenColumn> give() const { return Columns::give(columns_ ? columns_ : std::make_shared<Columns>(0), size_); }
+  std::vector<GivenColumn> give() const {
+    return Columns::give(columns_ ? columns_ : std::make_shared<Columns>(0), size_);
+  }
 
  private:
   std::shared_ptr<Columns> columns_;  // null where there is no room
@@ -154,11 +159,13 @@ class Rows {
   RowsInColumns<SeldomColumns> seldom_;  // as many, or none where no row has anything in it
 };
 
-// Interned strings of the store. Indexes stay valid within an epoch; a pool that grew too large starts a new epoch with only
-// what is still referred to, so that a program which makes a new name each step does not grow without end.
+// Interned strings of the store. Indexes stay valid within an epoch; a pool that grew too large
+// starts a new epoch with only what is still referred to, so that a program which makes a new name
+// each step does not grow without end.
 class NamePool {
  public:
-  using InputTexts = std::tuple<uint32_t, uint32_t, uint32_t>;  // of shapes, dtypes and concrete inputs
+  using InputTexts =
+      std::tuple<uint32_t, uint32_t, uint32_t>;  // of shapes, dtypes and concrete inputs
 
   NamePool() { intern(""); }  // index 0 means "not recorded"
 
@@ -174,7 +181,8 @@ class NamePool {
   // Inputs are few and come often: their texts are made once.
   InputTexts intern_shapes(const std::vector<uint64_t>& words) {
     const std::string_view bytes(reinterpret_cast<const char*>(words.data()), words.size() * 8);
-    if (const auto found = shapes_.find(std::string(bytes)); found != shapes_.end()) return found->second;
+    if (const auto found = shapes_.find(std::string(bytes)); found != shapes_.end())
+      return found->second;
     const ShapeText text = shape_text(words.data(), static_cast<uint32_t>(words.size()));
     bytes_ += bytes.size();
     const InputTexts texts{intern(text.shapes), intern(text.dtypes), intern(text.concrete)};
@@ -183,7 +191,8 @@ class NamePool {
 
   bool too_large() const { return texts_.size() > max_texts_ || bytes_ > max_bytes_; }
 
-  // Only the texts that are marked in `kept` (one mark per text) are carried over; returns old index -> new index.
+  // Only the texts that are marked in `kept` (one mark per text) are carried over; returns old
+  // index -> new index.
   std::vector<uint32_t> start_epoch(const std::vector<bool>& kept) {
     NamePool next;
     std::vector<uint32_t> moved(kept.size());

@@ -1,4 +1,5 @@
-// Memory that is all written by whoever asks for it: it is not filled with zeros before. Large blocks of it are used again.
+// Memory that is all written by whoever asks for it: it is not filled with zeros before. Large
+// blocks of it are used again.
 #pragma once
 #include <array>
 #include <atomic>
@@ -12,8 +13,9 @@ namespace recfn {
 
 constexpr size_t kLargeBlock = size_t{1} << 14;
 
-// Large blocks of memory, which batches use one after the other. Where the system gets them back in between, it clears and maps
-// their pages anew for each batch, and that takes longer than writing them. From any thread, and without a lock.
+// Large blocks of memory, which batches use one after the other. Where the system gets them back in
+// between, it clears and maps their pages anew for each batch, and that takes longer than writing
+// them. From any thread, and without a lock.
 class SpareBlocks {
  public:
   // A block of so many bytes, which are more than kLargeBlock.
@@ -30,8 +32,8 @@ class SpareBlocks {
     if (!wanted_.load()) free_all();  // they ceased to be wanted meanwhile
   }
 
-  // Whether blocks that are given back are kept: 48 MiB at most, after which all are freed and it begins anew, so that sizes that
-  // nobody asks for any more don't stay; and 64 of a size.
+  // Whether blocks that are given back are kept: 48 MiB at most, after which all are freed and it
+  // begins anew, so that sizes that nobody asks for any more don't stay; and 64 of a size.
   void keep(bool wanted) noexcept {
     wanted_.store(wanted);
     if (!wanted) free_all();
@@ -113,8 +115,8 @@ struct Unfilled : std::allocator<T> {
   static bool is_large(size_t items) { return items > kLargeBlock / sizeof(T); }
 };
 
-// What it is resized by, and what `emplace_back()` gives, is to be filled where it stays: an item that is made elsewhere and
-// copied is slow to read just after it was written in parts.
+// What it is resized by, and what `emplace_back()` gives, is to be filled where it stays: an item
+// that is made elsewhere and copied is slow to read just after it was written in parts.
 template <typename T>
 using UnfilledVector = std::vector<T, Unfilled<T>>;
 

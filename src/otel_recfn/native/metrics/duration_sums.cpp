@@ -1,4 +1,5 @@
-// Adds the durations of a batch to the sums of their series, and to counts between given bounds: in arrays of numpy's, in place.
+// Adds the durations of a batch to the sums of their series, and to counts between given bounds: in
+// arrays of numpy's, in place.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -14,14 +15,16 @@ namespace {
 // Counts of the durations between bounds: bucket n of a series counts those of at least n of them.
 class BoundBuckets {
  public:
-  // `least_ns` and `counts`: the bounds in ascending order, and an array with a count for each bucket of each series.
+  // `least_ns` and `counts`: the bounds in ascending order, and an array with a count for each
+  // bucket of each series.
   bool take(PyObject* least_ns, PyObject* counts, size_t series) {
     if (!least_ns_.take(least_ns, "least_ns") || !counts_.take(counts, "counts")) return false;
     for (const int64_t bound : least_ns_) ++below_[cell_of(bound) + 1];
     std::partial_sum(below_, below_ + kCells + 1, below_);
     const size_t needed = series * buckets();
     if (counts_.size() >= needed) return true;
-    PyErr_Format(PyExc_ValueError, "counts has %zu numbers; %zu are needed for all series", counts_.size(), needed);
+    PyErr_Format(PyExc_ValueError, "counts has %zu numbers; %zu are needed for all series",
+                 counts_.size(), needed);
     return false;
   }
 
@@ -33,7 +36,8 @@ class BoundBuckets {
   }
 
  private:
-  // Durations of one cell are within a quarter of each other. So few cells have a bound, and a duration rarely is compared twice.
+  // Durations of one cell are within a quarter of each other. So few cells have a bound, and a
+  // duration rarely is compared twice.
   static constexpr size_t kCells = 248;
 
   static size_t cell_of(int64_t ns) {
@@ -58,10 +62,13 @@ struct DurationsOfRows {
            equally_long({rows, start_ns.size(), end_ns.size()});
   }
 
-  int64_t operator[](Py_ssize_t row) const { return std::max<int64_t>(0, end_ns[row] - start_ns[row]); }
+  int64_t operator[](Py_ssize_t row) const {
+    return std::max<int64_t>(0, end_ns[row] - start_ns[row]);
+  }
 };
 
-// The sums of each series, which are added to without the GIL. The arrays are held until the end of the call.
+// The sums of each series, which are added to without the GIL. The arrays are held until the end of
+// the call.
 class DurationSums {
  public:
   // `buckets`: a list of tuples (least_ns, counts).
@@ -80,12 +87,20 @@ class DurationSums {
     Py_ssize_t row = 0;
     for (const int32_t number : numbers) {
       const int64_t ns = durations[row++];
-      if (number >= 0 && static_cast<size_t>(number) < size()) add_to(static_cast<size_t>(number), ns);
+      if (number >= 0 && static_cast<size_t>(number) < size())
+        add_to(static_cast<size_t>(number), ns);
     }
   }
 
  private:
-  enum { kCount, kTotal, kLeast, kMost, kLast, kFields = 8 };  // of a series, in nanoseconds; 64 bytes
+  enum {
+    kCount,
+    kTotal,
+    kLeast,
+    kMost,
+    kLast,
+    kFields = 8
+  };  // of a series, in nanoseconds; 64 bytes
 
   size_t size() const { return sums_.size() / kFields; }
 
@@ -105,23 +120,25 @@ class DurationSums {
 
 PyObject* add_durations(PyObject*, PyObject* arguments) {
   PyObject *batch, *numbers, *series, *buckets;
-  if (!PyArg_ParseTuple(arguments, "OOOO!", &batch, &numbers, &series, &PyList_Type, &buckets)) return nullptr;
+  if (!PyArg_ParseTuple(arguments, "OOOO!", &batch, &numbers, &series, &PyList_Type, &buckets))
+    return nullptr;
   return guarded([&]() -> PyObject* {
     DurationSums sums;
     TableView<const int32_t> numbered;
     DurationsOfRows durations;
-    const bool taken = numbered.take(numbers, "numbers") && durations.take(batch, static_cast<Py_ssize_t>(numbered.size())) &&
+    const bool taken = numbered.take(numbers, "numbers") &&
+                       durations.take(batch, static_cast<Py_ssize_t>(numbered.size())) &&
                        sums.take(series, buckets);
     if (!taken || !without_gil([&] { sums.add(numbered, durations); })) return nullptr;
     Py_RETURN_NONE;
   });
 }
 
-PyMethodDef functions[] = {
-    {"add_durations", add_durations, METH_VARARGS,
-     "add_durations(batch, numbers, series, buckets)\n\n"
-     "Add the durations of a batch's ranges to the sums of their series, as sinks/metrics/sums.py says."},
-    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef functions[] = {{"add_durations", add_durations, METH_VARARGS,
+                            "add_durations(batch, numbers, series, buckets)\n\n"
+                            "Add the durations of a batch's ranges to the sums of their series, as "
+                            "sinks/metrics/sums.py says."},
+                           {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 

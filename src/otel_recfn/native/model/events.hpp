@@ -11,7 +11,8 @@ enum RowKind : uint8_t {
   kMemoryRow = 2,
 };
 
-// The lowest ones of an event id: which begin of its thread it was. The others are the thread's number.
+// The lowest ones of an event id: which begin of its thread it was. The others are the thread's
+// number.
 constexpr uint32_t kOrdinalBits = 40;
 
 enum EventFlag : uint32_t {
@@ -45,7 +46,8 @@ enum ContextFlag : uint64_t {
 };
 
 // Sources whose rows are recorded whatever their scope, a bit each.
-constexpr uint32_t kSourcesWithoutScopes = 1u << kModuleSource | 1u << kStepSource | 1u << kPythonCallSource;
+constexpr uint32_t kSourcesWithoutScopes =
+    1u << kModuleSource | 1u << kStepSource | 1u << kPythonCallSource;
 
 // Of each source, what names of calls of Python code begin with; null where it announces none.
 constexpr const char* kCallPrefixes[] = {nullptr, nullptr, "nn.Module: ", nullptr, "", nullptr};
@@ -74,16 +76,9 @@ constexpr uint32_t kNumScopes = 10;
 
 // The name of each scope.
 constexpr const char* kScopeNames[kNumScopes] = {
-    "FUNCTION",
-    "BACKWARD_FUNCTION",
-    "TORCHSCRIPT_FUNCTION",
-    "KERNEL_FUNCTION_DTYPE",
-    "CUSTOM_CLASS",
-    "BUILD_FEATURE",
-    "LITE_INTERPRETER",
-    "USER_SCOPE",
-    "STATIC_RUNTIME_OP",
-    "STATIC_RUNTIME_MODEL",
+    "FUNCTION",          "BACKWARD_FUNCTION",    "TORCHSCRIPT_FUNCTION", "KERNEL_FUNCTION_DTYPE",
+    "CUSTOM_CLASS",      "BUILD_FEATURE",        "LITE_INTERPRETER",     "USER_SCOPE",
+    "STATIC_RUNTIME_OP", "STATIC_RUNTIME_MODEL",
 };
 
 }  // namespace recfn

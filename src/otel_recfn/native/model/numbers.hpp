@@ -4,7 +4,8 @@
 
 namespace recfn {
 
-// The span id of an event id, as support/span_ids.py makes it, which says why so; a test compares both.
+// The span id of an event id, as support/span_ids.py makes it, which says why so; a test compares
+// both.
 inline uint64_t span_id_of(uint64_t event_id, uint64_t key) {
   uint64_t mixed = event_id ^ key;
   mixed = (mixed ^ mixed >> 32) * 0xBF58476D1CE4E5B9u;
@@ -12,7 +13,8 @@ inline uint64_t span_id_of(uint64_t event_id, uint64_t key) {
   return mixed ^ mixed >> 32;
 }
 
-constexpr uint64_t kOddNumber = 0x9E37'79B9'7F4A'7C15;  // 2^64 divided by the golden ratio: multiples of it are spread out
+constexpr uint64_t kOddNumber =
+    0x9E37'79B9'7F4A'7C15;  // 2^64 divided by the golden ratio: multiples of it are spread out
 
 inline uint64_t scrambled(uint64_t number) {
   number *= kOddNumber;

@@ -22,7 +22,8 @@ namespace recfn {
 
 // The sizes of a tensor as plain numbers. Nested, symbolic and undefined tensors have none.
 inline bool has_plain_sizes(const at::Tensor& tensor) {
-  return tensor.defined() && !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() && !tensor.is_nested();
+  return tensor.defined() && !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() &&
+         !tensor.is_nested();
 }
 
 // An operator's inputs as shape words (see shapes.hpp), on the stack of its thread: no allocation.
@@ -52,10 +53,13 @@ class ShapeWords {
   template <typename Value>
   void add(const Value& input) {
     if (input.isTensor()) return add_tensor(input.toTensor());
-    if (input.isTensorList()) return add_list(kListBegin, input.toTensorList(), [this](const at::Tensor& one) { add_tensor(one); });
+    if (input.isTensorList())
+      return add_list(kListBegin, input.toTensorList(),
+                      [this](const at::Tensor& one) { add_tensor(one); });
     if (input.isScalar()) return add_scalar(input);
     if (input.isList() && tells_numbers(input.toListRef())) {
-      return add_list(kScalarsBegin, input.toListRef(), [this](const auto& one) { add_scalar(one); });
+      return add_list(kScalarsBegin, input.toListRef(),
+                      [this](const auto& one) { add_scalar(one); });
     }
     put(shape_tag(kOther, 0, 0));
   }
@@ -96,7 +100,8 @@ class ShapeWords {
     if (truncated_) return;
     truncated_ = size_ + 1 + count + kReserve > kMaxShapeWords;
     words_[size_++] = truncated_ ? shape_tag(kTruncated, 0, 0) : tag;
-    for (uint32_t word = 0; !truncated_ && word < count; ++word) words_[size_++] = static_cast<uint64_t>(words[word]);
+    for (uint32_t word = 0; !truncated_ && word < count; ++word)
+      words_[size_++] = static_cast<uint64_t>(words[word]);
   }
 
   static constexpr uint32_t kMaxDims = 64;
@@ -106,8 +111,9 @@ class ShapeWords {
   bool truncated_ = false;
 };
 
-// Floating point operations of an operator, from its inputs: of the operators that torch.profiler counts (with_flops), and as it
-// counts them (torch/csrc/profiler/util.cpp, computeFlops). Scalars such as addmm's alpha and beta are taken as 1.
+// Floating point operations of an operator, from its inputs: of the operators that torch.profiler
+// counts (with_flops), and as it counts them (torch/csrc/profiler/util.cpp, computeFlops). Scalars
+// such as addmm's alpha and beta are taken as 1.
 
 namespace flops {
 
@@ -135,14 +141,17 @@ uint64_t of_elements(const Inputs& inputs) {
   return sizes_of(inputs, 0, sizes) ? product(sizes) : 0;
 }
 
-// A matrix product of the inputs `first` and `first + 1`, or a batch of products: a multiplication and an addition for each pair
-// of an element of the left one and a column of the right one.
+// A matrix product of the inputs `first` and `first + 1`, or a batch of products: a multiplication
+// and an addition for each pair of an element of the left one and a column of the right one.
 template <typename Inputs>
 uint64_t of_matrix_product(const Inputs& inputs, size_t first, bool batched) {
   c10::IntArrayRef left, right;
-  if (!sizes_of(inputs, first, left) || !sizes_of(inputs, first + 1, right) || left.empty()) return 0;
-  const auto shared_by_both = static_cast<uint64_t>(left.back()) * static_cast<uint64_t>(batched ? left.front() : 1);
-  return shared_by_both != 0 ? kMultiplyAndAdd * (product(left) / shared_by_both) * product(right) : 0;
+  if (!sizes_of(inputs, first, left) || !sizes_of(inputs, first + 1, right) || left.empty())
+    return 0;
+  const auto shared_by_both =
+      static_cast<uint64_t>(left.back()) * static_cast<uint64_t>(batched ? left.front() : 1);
+  return shared_by_both != 0 ? kMultiplyAndAdd * (product(left) / shared_by_both) * product(right)
+                             : 0;
 }
 
 using Pair = std::array<int64_t, 2>;
@@ -163,14 +172,17 @@ uint64_t of_conv2d(const Inputs& inputs) {
   c10::IntArrayRef input, kernel;
   Pair stride, padding, dilation;
   if (inputs.size() < 7 || !sizes_of(inputs, 0, input) || !sizes_of(inputs, 1, kernel)) return 0;
-  if (input.size() != 4 || kernel.size() != 4 || !inputs[6].isInt() || inputs[6].toInt() == 0) return 0;
-  if (!pair_of(inputs[3], stride) || !pair_of(inputs[4], padding) || !pair_of(inputs[5], dilation)) return 0;
+  if (input.size() != 4 || kernel.size() != 4 || !inputs[6].isInt() || inputs[6].toInt() == 0)
+    return 0;
+  if (!pair_of(inputs[3], stride) || !pair_of(inputs[4], padding) || !pair_of(inputs[5], dilation))
+    return 0;
   if (stride[0] == 0 || stride[1] == 0) return 0;
-  uint64_t products = static_cast<uint64_t>(input[0]) * static_cast<uint64_t>(input[1]) * product(kernel) /
-                      (kernel[1] != 0 ? static_cast<uint64_t>(kernel[1]) : 1);
+  uint64_t products = static_cast<uint64_t>(input[0]) * static_cast<uint64_t>(input[1]) *
+                      product(kernel) / (kernel[1] != 0 ? static_cast<uint64_t>(kernel[1]) : 1);
   for (size_t axis = 0; axis < 2; ++axis) {
     const int64_t reach = dilation[axis] * (kernel[2 + axis] - 1) + 1;
-    products *= static_cast<uint64_t>((input[2 + axis] + 2 * padding[axis] - reach) / stride[axis] + 1);
+    products *=
+        static_cast<uint64_t>((input[2 + axis] + 2 * padding[axis] - reach) / stride[axis] + 1);
   }
   return kMultiplyAndAdd * products / static_cast<uint64_t>(inputs[6].toInt());
 }
@@ -201,7 +213,8 @@ int64_t count_flops(const char* name, const Inputs& inputs) {
   constexpr size_t kNamespaceSize = sizeof kNamespace - 1;
   if (std::strncmp(name, kNamespace, kNamespaceSize) != 0) return 0;
   for (const auto& counted : flops::kCounted<Inputs>) {
-    if (std::strcmp(name + kNamespaceSize, counted.name) == 0) return static_cast<int64_t>(counted.count(inputs));
+    if (std::strcmp(name + kNamespaceSize, counted.name) == 0)
+      return static_cast<int64_t>(counted.count(inputs));
   }
   return 0;
 }
@@ -215,13 +228,17 @@ inline constexpr auto place_of = [](const auto& frame) -> decltype(frame.range.f
 };
 
 // A frame's `filename` is the name of its function.
-inline constexpr auto function_of = [](const auto& frame) -> decltype(frame.filename.c_str()) { return frame.filename.c_str(); };
+inline constexpr auto function_of = [](const auto& frame) -> decltype(frame.filename.c_str()) {
+  return frame.filename.c_str();
+};
 
-constexpr bool kHasTorchscriptStack = compiles<TorchscriptFrames&>([](auto& frames) -> decltype(
-    std::string(std::get<0>(*place_of(*frames.begin()))), size_t{std::get<1>(*place_of(*frames.begin()))},
-    function_of(*frames.begin()), void()) {});
+constexpr bool kHasTorchscriptStack = compiles<TorchscriptFrames&>(
+    [](auto& frames) -> decltype(std::string(std::get<0>(*place_of(*frames.begin()))),
+                                 size_t{std::get<1>(*place_of(*frames.begin()))},
+                                 function_of(*frames.begin()), void()) {});
 
-// As python_stack.hpp writes it: "file(line): function" a line, innermost first, whole lines only. Returns the bytes written.
+// As python_stack.hpp writes it: "file(line): function" a line, innermost first, whole lines only.
+// Returns the bytes written.
 template <typename Frames>
 uint32_t write_frames(const Frames& frames, char* text, uint32_t size) {
   uint32_t used = 0;
@@ -230,14 +247,16 @@ uint32_t write_frames(const Frames& frames, char* text, uint32_t size) {
     if (!place) continue;
     const std::string& file = std::get<0>(*place);
     const size_t line = std::get<1>(*place);
-    const int wanted = std::snprintf(text + used, size - used, "%s(%zu): %s\n", file.c_str(), line, function_of(frame));
+    const int wanted = std::snprintf(text + used, size - used, "%s(%zu): %s\n", file.c_str(), line,
+                                     function_of(frame));
     if (wanted <= 0 || static_cast<uint32_t>(wanted) >= size - used) break;
     used += static_cast<uint32_t>(wanted);
   }
   return used > 0 ? used - 1 : 0;  // without the last line's end
 }
 
-// How many frames the interpreter has in the calling thread; as if there were none where PyTorch doesn't tell.
+// How many frames the interpreter has in the calling thread; as if there were none where PyTorch
+// doesn't tell.
 template <bool kFound, typename Frames = TorchscriptFrames>
 uint64_t count_torchscript_frames() {
   try {
@@ -247,7 +266,8 @@ uint64_t count_torchscript_frames() {
   return 0;
 }
 
-// No text where that throws. Takes the GIL where Python knows the thread and TorchScript doesn't run in it.
+// No text where that throws. Takes the GIL where Python knows the thread and TorchScript doesn't
+// run in it.
 template <bool kFound = kHasTorchscriptStack>
 uint32_t operator_stack(const Globals& globals, char* text, uint32_t size) {
   try {
@@ -287,14 +307,18 @@ void read_inputs(const Range& fn, uint32_t wanted, ShapeWords& words, RarePrelud
 
 // `asked`: bits of Extra. The inputs are there if the range's callbacks need them.
 template <bool kInputs>
-void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool selected, uint32_t asked) {
+void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool selected,
+                       uint32_t asked) {
   const uint32_t wanted = selected && catch_up(*shared, buffer, kMayLook) ? asked : 0;
   ShapeWords words;
   char stack[kMaxStackBytes];
   RarePrelude rare;
   if (kInputs) read_inputs(fn, wanted, words, rare);
-  const bool backward = fn.scope() == at::RecordScope::BACKWARD_FUNCTION;  // its stack is autograd's and not the program's
-  if ((wanted & kStackExtra) != 0 && !backward) rare.texts[kCallStack] = {stack, operator_stack(*shared, stack, sizeof stack)};
+  const bool backward =
+      fn.scope() ==
+      at::RecordScope::BACKWARD_FUNCTION;  // its stack is autograd's and not the program's
+  if ((wanted & kStackExtra) != 0 && !backward)
+    rare.texts[kCallStack] = {stack, operator_stack(*shared, stack, sizeof stack)};
   rare.shapes = words.data();
   rare.shape_words = words.size();
   Begin range = begin_of(fn);

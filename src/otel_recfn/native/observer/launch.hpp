@@ -1,7 +1,9 @@
-// Has PyTorch carry what a thread is in to the threads that work for it: autograd's workers, torch.jit.fork, collectives.
+// Has PyTorch carry what a thread is in to the threads that work for it: autograd's workers,
+// torch.jit.fork, collectives.
 //
-// PyTorch's thread-local state holds objects by name, and is copied, pointers and no more, where work is launched. So while nobody
-// else has the object, nothing was launched since it was set, and it may be changed in place.
+// PyTorch's thread-local state holds objects by name, and is copied, pointers and no more, where
+// work is launched. So while nobody else has the object, nothing was launched since it was set, and
+// it may be changed in place.
 #pragma once
 #include <ATen/record_function.h>
 #include <c10/macros/Macros.h>
@@ -23,7 +25,8 @@
 namespace recfn {
 namespace {
 
-// The calling thread's buffer, as the recorder gave it; forgotten when the recorder says that the thread ends.
+// The calling thread's buffer, as the recorder gave it; forgotten when the recorder says that the
+// thread ends.
 thread_local ThreadBuffer* cached_buffer RECFN_FAST_TLS = nullptr;
 
 const CoreApi* core = nullptr;  // the recorder's
@@ -32,7 +35,9 @@ Globals* shared = nullptr;
 [[gnu::noinline]] ThreadBuffer* first_buffer() { return cached_buffer = core->thread_buffer(); }
 
 // Null in a dying thread, and in one that there was no memory for.
-ThreadBuffer* buffer_of_thread() { return C10_LIKELY(cached_buffer != nullptr) ? cached_buffer : first_buffer(); }
+ThreadBuffer* buffer_of_thread() {
+  return C10_LIKELY(cached_buffer != nullptr) ? cached_buffer : first_buffer();
+}
 
 // PyTorch takes it for a Python object, of which there is none.
 template <typename Object>
@@ -52,10 +57,13 @@ struct LaunchState {
   }
 
   static const Launch* found() {
-    return Objects::contains(key()) ? &static_cast<const Carried*>(Objects::get(key()).get())->launch : nullptr;
+    return Objects::contains(key())
+               ? &static_cast<const Carried*>(Objects::get(key()).get())->launch
+               : nullptr;
   }
 
-  // `carried` is what the thread set last: its state has it, too, if no copy of the state was installed since.
+  // `carried` is what the thread set last: its state has it, too, if no copy of the state was
+  // installed since.
   static void* set(void*& carried, const Launch& launch) try {
     auto* last = static_cast<std::shared_ptr<Carried>*>(carried);
     if (last != nullptr && last->use_count() == 2 && (*last)->launch.thread == launch.thread) {
@@ -71,16 +79,20 @@ struct LaunchState {
     return launch.entry;
   }
 
-  static void forget(void*& carried) { delete static_cast<std::shared_ptr<Carried>*>(std::exchange(carried, nullptr)); }
+  static void forget(void*& carried) {
+    delete static_cast<std::shared_ptr<Carried>*>(std::exchange(carried, nullptr));
+  }
 };
 
-inline constexpr auto carries_objects = [](auto& object, const auto& objects) -> decltype(
-    std::decay_t<decltype(object)>(nullptr, nullptr), objects.contains(std::string()),
-    objects.set(std::string(), objects.get(std::string())), void()) {};
+inline constexpr auto carries_objects = [](auto& object, const auto& objects)
+    -> decltype(std::decay_t<decltype(object)>(nullptr, nullptr), objects.contains(std::string()),
+                objects.set(std::string(), objects.get(std::string())), void()) {};
 
-constexpr bool kHasLaunches = compiles<c10::SafePyObject&, const at::impl::ThreadLocalPythonObjects&>(carries_objects);
+constexpr bool kHasLaunches =
+    compiles<c10::SafePyObject&, const at::impl::ThreadLocalPythonObjects&>(carries_objects);
 
-template <bool kFound, typename Objects = at::impl::ThreadLocalPythonObjects, typename Object = c10::SafePyObject>
+template <bool kFound, typename Objects = at::impl::ThreadLocalPythonObjects,
+          typename Object = c10::SafePyObject>
 void watch_launches() {
   if constexpr (kFound) {
     using State = LaunchState<Objects, Object>;
@@ -89,20 +101,25 @@ void watch_launches() {
   }
 }
 
-template <bool kFound, typename Objects = at::impl::ThreadLocalPythonObjects, typename Object = c10::SafePyObject>
+template <bool kFound, typename Objects = at::impl::ThreadLocalPythonObjects,
+          typename Object = c10::SafePyObject>
 void forget_launch(void*& carried) {
   if constexpr (kFound) LaunchState<Objects, Object>::forget(carried);
 }
 
-// Which profiler run a thread works for, as a disabled thread-local callback whose handle carries the run's id. It costs operators
-// nothing, and PyTorch carries it to whatever works for the thread. PyTorch counts its own handles from 1.
+// Which profiler run a thread works for, as a disabled thread-local callback whose handle carries
+// the run's id. It costs operators nothing, and PyTorch carries it to whatever works for the
+// thread. PyTorch counts its own handles from 1.
 constexpr at::CallbackHandle kMarker = at::CallbackHandle{1} << 62;
 
 inline constexpr auto is_marker = [](const auto& entry) { return (entry.handle_ & kMarker) != 0; };
 
-std::unique_ptr<at::ObserverContext> marker_is_never_called(const at::RecordFunction&) { return nullptr; }
+std::unique_ptr<at::ObserverContext> marker_is_never_called(const at::RecordFunction&) {
+  return nullptr;
+}
 
-// The calling thread works for `profiler` from here on, 0 for none. Other thread-local callbacks stay as they are.
+// The calling thread works for `profiler` from here on, 0 for none. Other thread-local callbacks
+// stay as they are.
 void mark_thread(uint32_t profiler) {
   change_local_callbacks([profiler](auto& entries) {
     remove_from(entries, is_marker);
@@ -115,7 +132,8 @@ void mark_thread(uint32_t profiler) {
 // The run that the thread was marked with, here or where PyTorch took the mark from; 0 for none.
 uint32_t marked_profiler() {
   const auto& entries = at::get_record_function_tls_().sorted_tls_callbacks_;
-  const auto found = std::find_if(entries.rbegin(), entries.rend(), is_marker);  // usually the last one
+  const auto found =
+      std::find_if(entries.rbegin(), entries.rend(), is_marker);  // usually the last one
   return found != entries.rend() ? static_cast<uint32_t>(found->handle_) : 0;
 }
 

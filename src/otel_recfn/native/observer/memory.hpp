@@ -1,12 +1,15 @@
 // PyTorch's memory reports as memory rows.
 //
-// PyTorch reports to one object alone: the one in slot PROFILER_STATE of the thread's debug info. The slot is meant for
-// torch.profiler, which refuses to start where anything is in it. So ours is put there only where the slot is empty, and only
+// PyTorch reports to one object alone: the one in slot PROFILER_STATE of the thread's debug info.
+// The slot is meant for torch.profiler, which refuses to start where anything is in it. So ours is
+// put there only where the slot is empty, and only
 //
-//   while an operator of PyTorch's own runs (others may run the program's Python, which may start a profiler), or
-//   in a thread that keeps it, for which somebody promised to call step_aside before a profiler starts.
+//   while an operator of PyTorch's own runs (others may run the program's Python, which may start a
+//   profiler), or in a thread that keeps it, for which somebody promised to call step_aside before
+//   a profiler starts.
 //
-// PyTorch hands the slot's content to the threads that work for this one (backward passes, jit.fork), and removes it there again.
+// PyTorch hands the slot's content to the threads that work for this one (backward passes,
+// jit.fork), and removes it there again.
 #pragma once
 #include <ATen/record_function.h>
 #include <c10/core/Device.h>
@@ -47,8 +50,9 @@ bool wants_memory() {
          (shared->extras.load(std::memory_order_relaxed) & kMemoryExtra) != 0;
 }
 
-// The object that PyTorch reports memory to. It is of the class that PyTorch expects in that place, and says that it is a disabled
-// profiler, so that nothing else is asked of it. It has no state, because PyTorch shares it with other threads.
+// The object that PyTorch reports memory to. It is of the class that PyTorch expects in that place,
+// and says that it is a disabled profiler, so that nothing else is asked of it. It has no state,
+// because PyTorch shares it with other threads.
 template <typename Names>
 class MemoryReport final : public Names::Base {
  public:
@@ -62,31 +66,39 @@ class MemoryReport final : public Names::Base {
     ThreadBuffer* buffer = wants_memory() ? buffer_of_thread() : nullptr;
     if (buffer == nullptr) return;
     const std::string name = device.str();
-    put_point(*shared, *buffer, kMemory, {name.data(), static_cast<uint32_t>(name.size())}, nbytes, kMayNotLook);
+    put_point(*shared, *buffer, kMemory, {name.data(), static_cast<uint32_t>(name.size())}, nbytes,
+              kMayNotLook);
   }
 };
 
 // The debug info in which PyTorch looks for the object, and the three methods that ours overrides.
-inline constexpr auto reports_memory = [](auto names) -> std::void_t<
-    decltype(decltype(names)::Info::get(decltype(names)::Kind::PROFILER_STATE) == nullptr),
-    decltype(decltype(names)::Info::_push(
-        decltype(names)::Kind::PROFILER_STATE, std::shared_ptr<typename decltype(names)::Base>())),
-    decltype(decltype(names)::Info::_pop(decltype(names)::Kind::PROFILER_STATE)),
-    decltype(typename decltype(names)::Config(decltype(names)::State::Disabled)), decltype(decltype(names)::Type::NONE),
-    decltype(static_cast<bool (decltype(names)::Base::*)() const>(&decltype(names)::Base::memoryProfilingEnabled)),
-    decltype(static_cast<typename decltype(names)::Type (decltype(names)::Base::*)()>(&decltype(names)::Base::profilerType)),
-    decltype(static_cast<void (decltype(names)::Base::*)(void*, int64_t, size_t, size_t, c10::Device)>(
-        &decltype(names)::Base::reportMemoryUsage))> {};
+inline constexpr auto reports_memory = [](auto names)
+    -> std::void_t<
+        decltype(decltype(names)::Info::get(decltype(names)::Kind::PROFILER_STATE) == nullptr),
+        decltype(decltype(names)::Info::_push(decltype(names)::Kind::PROFILER_STATE,
+                                              std::shared_ptr<typename decltype(names)::Base>())),
+        decltype(decltype(names)::Info::_pop(decltype(names)::Kind::PROFILER_STATE)),
+        decltype(typename decltype(names)::Config(decltype(names)::State::Disabled)),
+        decltype(decltype(names)::Type::NONE),
+        decltype(static_cast<bool (decltype(names)::Base::*)()
+                                 const>(&decltype(names)::Base::memoryProfilingEnabled)),
+        decltype(static_cast<typename decltype(names)::Type (
+                     decltype(names)::Base::*)()>(&decltype(names)::Base::profilerType)),
+        decltype(static_cast<void (decltype(names)::Base::*)(
+                     void*, int64_t, size_t, size_t,
+                     c10::Device)>(&decltype(names)::Base::reportMemoryUsage))> {};
 
 template <typename Names>
 constexpr bool can_report() {
-  if constexpr (kCallable<decltype(reports_memory), Names>) return !std::is_abstract_v<MemoryReport<Names>>;
+  if constexpr (kCallable<decltype(reports_memory), Names>)
+    return !std::is_abstract_v<MemoryReport<Names>>;
   return false;
 }
 constexpr bool kHasMemoryReports = can_report<ProfilerNames>();
 
-thread_local bool keeps_slot = false;   // the thread keeps ours in the slot between operators too
-thread_local bool left_behind = false;  // ours couldn't be taken out, because others put information of theirs above it
+thread_local bool keeps_slot = false;  // the thread keeps ours in the slot between operators too
+thread_local bool left_behind =
+    false;  // ours couldn't be taken out, because others put information of theirs above it
 
 // The slot, and the object of ours that is put into it.
 template <typename Names>
@@ -111,8 +123,9 @@ struct NoSlot {
 
 using MemorySlot = std::conditional_t<kHasMemoryReports, Slot<ProfilerNames>, NoSlot>;
 
-// Debug info can be removed in the reverse order only: where others put theirs above ours, ours stays. That is harmless, and the
-// first operator that begins when theirs is gone takes ours over. Nothing may throw here.
+// Debug info can be removed in the reverse order only: where others put theirs above ours, ours
+// stays. That is harmless, and the first operator that begins when theirs is gone takes ours over.
+// Nothing may throw here.
 void take_out_of_slot() noexcept {
   try {
     left_behind = MemorySlot::has_ours();
@@ -128,7 +141,8 @@ struct HoldsSlot : at::ObserverContext {};
 
 bool may_hold_slot(const at::RecordFunction& fn) {
   constexpr char kOwn[] = "aten::";
-  return fn.scope() == at::RecordScope::FUNCTION && std::strncmp(fn.name(), kOwn, sizeof kOwn - 1) == 0;
+  return fn.scope() == at::RecordScope::FUNCTION &&
+         std::strncmp(fn.name(), kOwn, sizeof kOwn - 1) == 0;
 }
 
 // Called after the range's begin.
@@ -136,7 +150,8 @@ std::unique_ptr<at::ObserverContext> hold_slot(ThreadBuffer& buffer) try {
   const bool empty = MemorySlot::found() == nullptr;
   if (!empty && !MemorySlot::has_ours()) return nullptr;
   prepare_point(*shared, buffer);
-  if (!empty && !left_behind) return nullptr;  // an enclosing range holds it, the thread keeps it, or PyTorch carried it
+  if (!empty && !left_behind)
+    return nullptr;  // an enclosing range holds it, the thread keeps it, or PyTorch carried it
   auto holds = std::make_unique<HoldsSlot>();
   if (empty) MemorySlot::put();
   return holds;
@@ -148,8 +163,8 @@ void release_slot() noexcept {
   if (!keeps_slot) take_out_of_slot();
 }
 
-// From here on the calling thread keeps ours in the slot, or no longer does. After a profiler for which ours was taken out, the
-// next operator puts it back.
+// From here on the calling thread keeps ours in the slot, or no longer does. After a profiler for
+// which ours was taken out, the next operator puts it back.
 void keep_slot(bool keep) {
   keeps_slot = keep;
   if (!keep) {

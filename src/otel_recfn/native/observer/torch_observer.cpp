@@ -1,13 +1,15 @@
-// The observer on PyTorch's RecordFunction: a library of its own, compiled at first use against the torch that is installed
-// (pytorch/observer_build.py), loaded once and never unloaded.
+// The observer on PyTorch's RecordFunction: a library of its own, compiled at first use against the
+// torch that is installed (pytorch/observer_build.py), loaded once and never unloaded.
 //
-// Four global callback pairs are registered once, for good. Three are for all scopes but the program's own: one that costs least,
-// one for what few ask for (stacks, memory), and one that also needs inputs (shapes, FLOPs), which make every operator slower. At
-// most one of them is enabled, and with it the fourth, for the program's ranges. They are switched by RecordFunction's own disable
-// and reenable, which reach every thread's cached callbacks.
+// Four global callback pairs are registered once, for good. Three are for all scopes but the
+// program's own: one that costs least, one for what few ask for (stacks, memory), and one that also
+// needs inputs (shapes, FLOPs), which make every operator slower. At most one of them is enabled,
+// and with it the fourth, for the program's ranges. They are switched by RecordFunction's own
+// disable and reenable, which reach every thread's cached callbacks.
 //
-// The callbacks run in the operator's thread, mostly without the GIL. But for memory reports they return no ObserverContext (a
-// heap allocation per operator would cost more than the record): begins and ends find each other by RecordFunction's handle.
+// The callbacks run in the operator's thread, mostly without the GIL. But for memory reports they
+// return no ObserverContext (a heap allocation per operator would cost more than the record):
+// begins and ends find each other by RecordFunction's handle.
 #include <ATen/record_function.h>
 #include <pthread.h>
 
@@ -57,15 +59,16 @@ uint32_t end_flags(const at::RecordFunction& fn) {
   return flags;
 }
 
-// A range of the program's that is recorded: an optimizer's step, or what began in the thread with no range around it or directly in
-// one of Python's.
+// A range of the program's that is recorded: an optimizer's step, or what began in the thread with
+// no range around it or directly in one of Python's.
 struct TellsCpuTime {
   uint64_t handle = 0;
   int64_t began_ns = 0;  // what the thread had worked by then
   uint64_t context_version = 0;
 };
 constexpr uint32_t kMostOpen = 8;
-thread_local TellsCpuTime tells_cpu_time[kMostOpen];  // by the depth of the thread's stack: what lies deeper may take a place
+thread_local TellsCpuTime tells_cpu_time[kMostOpen];  // by the depth of the thread's stack: what
+                                                      // lies deeper may take a place
 
 uint64_t context_version(const ThreadBuffer& buffer) {
   const auto version_of = shared->context_version.load(std::memory_order_relaxed);
@@ -83,12 +86,16 @@ void note_cpu_time(const at::RecordFunction& fn, ThreadBuffer& buffer) {
   if (entry.key != fn.handle() || entry.ordinal() == 0) return;
   constexpr char kStep[] = "Optimizer.step#";
   uint32_t lowest = place;  // between that and the range are Python calls alone
-  const auto lies_in_call = [&] { return lowest > buffer.floor && is_python_call(buffer, buffer.stack[lowest - 1]); };
+  const auto lies_in_call = [&] {
+    return lowest > buffer.floor && is_python_call(buffer, buffer.stack[lowest - 1]);
+  };
   while (!buffer.stack[lowest].is_base() && lies_in_call()) --lowest;
   const bool is_outermost = buffer.stack[lowest].is_base() && buffer.context.enclosing == 0;
   const bool is_in_pythons = lowest > buffer.floor && buffer.stack[lowest - 1].is_entered();
-  if (!is_outermost && !is_in_pythons && std::strncmp(fn.name(), kStep, sizeof kStep - 1) != 0) return;
-  tells_cpu_time[place % kMostOpen] = {fn.handle(), worked_until_now(buffer), context_version(buffer)};
+  if (!is_outermost && !is_in_pythons && std::strncmp(fn.name(), kStep, sizeof kStep - 1) != 0)
+    return;
+  tells_cpu_time[place % kMostOpen] = {fn.handle(), worked_until_now(buffer),
+                                       context_version(buffer)};
 }
 
 bool others_may_have_run(const TellsCpuTime& since, const ThreadBuffer& buffer) {
@@ -96,7 +103,8 @@ bool others_may_have_run(const TellsCpuTime& since, const ThreadBuffer& buffer) 
   return since.context_version != context_version(buffer) && (may_have == nullptr || may_have());
 }
 
-// What the thread worked in the range; -1 where it doesn't tell that, or other tasks may have run in the thread meanwhile.
+// What the thread worked in the range; -1 where it doesn't tell that, or other tasks may have run
+// in the thread meanwhile.
 int64_t cpu_time_of(const at::RecordFunction& fn, ThreadBuffer& buffer) {
   const TellsCpuTime& noted = tells_cpu_time[(buffer.depth - 1) % kMostOpen];
   if (noted.handle != fn.handle() || fn.isAsync() || others_may_have_run(noted, buffer)) return -1;
@@ -104,7 +112,8 @@ int64_t cpu_time_of(const at::RecordFunction& fn, ThreadBuffer& buffer) {
 }
 
 template <Pair kPair>
-std::unique_ptr<at::ObserverContext> start_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool selected) {
+std::unique_ptr<at::ObserverContext> start_with_extras(const at::RecordFunction& fn,
+                                                       ThreadBuffer& buffer, bool selected) {
   const uint32_t asked = shared->extras.load(std::memory_order_relaxed);
   begin_with_extras<kPair >= kWithInputs>(fn, buffer, selected, asked);
   if (kPair == kOfProgram) note_cpu_time(fn, buffer);
@@ -114,7 +123,8 @@ std::unique_ptr<at::ObserverContext> start_with_extras(const at::RecordFunction&
 thread_local bool looks_away = false;
 struct NotSeen : at::ObserverContext {};
 
-// Whether a range is asynchronous is asked at its end alone: it is certain only then, and asking costs a call.
+// Whether a range is asynchronous is asked at its end alone: it is certain only then, and asking
+// costs a call.
 template <Pair kPair>
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   if (kPair == kOfProgram && looks_away) return std::make_unique<NotSeen>();
@@ -138,7 +148,8 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   ThreadBuffer* buffer = buffer_of_thread();
   if (C10_UNLIKELY(buffer == nullptr)) return;
   if constexpr (kPair == kOfProgram) {
-    end_range(*shared, *buffer, fn.handle(), fn.threadId(), end_flags(fn), {{}, {}, {}, cpu_time_of(fn, *buffer)});
+    end_range(*shared, *buffer, fn.handle(), fn.threadId(), end_flags(fn),
+              {{}, {}, {}, cpu_time_of(fn, *buffer)});
   } else {
     end_range(*shared, *buffer, fn.handle(), fn.threadId(), end_flags(fn), kNothingMore);
   }
@@ -168,7 +179,9 @@ Scopes scopes_of(Pair pair) {
 
 template <Pair kPair>
 void register_pair(Registration& registration) {
-  auto callback = at::RecordFunctionCallback(on_start<kPair>, on_end<kPair>).needsIds(true).scopes(scopes_of(kPair));
+  auto callback = at::RecordFunctionCallback(on_start<kPair>, on_end<kPair>)
+                      .needsIds(true)
+                      .scopes(scopes_of(kPair));
   registration.pairs[kPair] = at::addGlobalCallback(callback.needsInputs(kPair >= kWithInputs));
   at::disableCallback(registration.pairs[kPair]);
 }
@@ -210,14 +223,12 @@ void before_fork() {
   callback_list_changes().let_operators_pass();
 }
 
-void after_fork() {
-  registration().mutex.unlock();
-}
+void after_fork() { registration().mutex.unlock(); }
 
 }  // namespace
 
-// 0, 1 when the process can't be made to call us around forks, or 2 when the recorder was built from other headers than this
-// library.
+// 0, 1 when the process can't be made to call us around forks, or 2 when the recorder was built
+// from other headers than this library.
 RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
   const auto* api = static_cast<const CoreApi*>(core_api);
   if (api->layout != kCoreLayout) return 2;
@@ -225,10 +236,12 @@ RECFN_EXPORT int recfn_observer_attach(const void* core_api) {
   if (at_fork != 0) return 1;
   core = api;
   shared = api->globals;
-  shared->logical_thread_id.store([]() -> uint64_t { return at::RecordFunction::currentThreadId(); });
+  shared->logical_thread_id.store(
+      []() -> uint64_t { return at::RecordFunction::currentThreadId(); });
   shared->set_default_node_id.store(at::RecordFunction::setDefaultNodeId);
   shared->default_node_id.store(at::RecordFunction::getDefaultNodeId);
-  if (const int64_t told = shared->node_id.load(); told >= 0) at::RecordFunction::setDefaultNodeId(told);
+  if (const int64_t told = shared->node_id.load(); told >= 0)
+    at::RecordFunction::setDefaultNodeId(told);
   shared->enable.store([](bool enable) { at::enableRecordFunction(enable); });
   shared->is_enabled.store([] { return at::isRecordFunctionEnabled(); });
   shared->on_thread_exit.store(forget_thread);
@@ -253,16 +266,19 @@ RECFN_EXPORT int recfn_observer_disable() {
   });
 }
 
-// The calling thread, and what PyTorch does for it in other threads, belongs to that profiler run from here on; 0 for none.
+// The calling thread, and what PyTorch does for it in other threads, belongs to that profiler run
+// from here on; 0 for none.
 RECFN_EXPORT int recfn_observer_set_profiler(uint32_t profiler) {
   return guarded([profiler](Registration&) { mark_thread(profiler); });
 }
 
 // Whether the recorder asks which profiler run a thread works for.
-RECFN_EXPORT void recfn_observer_watch_profilers(int on) { shared->read_profiler.store(on != 0 ? marked_profiler : nullptr); }
+RECFN_EXPORT void recfn_observer_watch_profilers(int on) {
+  shared->read_profiler.store(on != 0 ? marked_profiler : nullptr);
+}
 
-// Whether memory is reported in the calling thread between its operators too. Who asks for that must call step_aside in the thread
-// before a profiler of PyTorch's starts there.
+// Whether memory is reported in the calling thread between its operators too. Who asks for that
+// must call step_aside in the thread before a profiler of PyTorch's starts there.
 RECFN_EXPORT int recfn_observer_keep_memory(int on) {
   return guarded([on](Registration&) { keep_slot(on != 0); });
 }
@@ -270,10 +286,12 @@ RECFN_EXPORT int recfn_observer_keep_memory(int on) {
 // A profiler of PyTorch's is about to start in the calling thread.
 RECFN_EXPORT void recfn_observer_step_aside() { take_out_of_slot(); }
 
-// Whether the program's ranges that begin in the calling thread are not seen: they stand for ranges that Python has told of.
+// Whether the program's ranges that begin in the calling thread are not seen: they stand for ranges
+// that Python has told of.
 RECFN_EXPORT void recfn_observer_look_away(int away) { looks_away = away != 0; }
 
-// What this PyTorch has of what pytorch/details.py lists, a word each, separated by spaces; a minus sign before what it lacks.
+// What this PyTorch has of what pytorch/details.py lists, a word each, separated by spaces; a minus
+// sign before what it lacks.
 RECFN_EXPORT const char* recfn_observer_features() {
   static const auto* text = new std::string(told(kFeatures));
   return text->c_str();

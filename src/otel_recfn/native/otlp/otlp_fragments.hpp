@@ -1,5 +1,5 @@
-// What spans share, as bytes: names, attributes of a scope in a thread, shapes. Each is made once in a call, by Python, and copied
-// from then on.
+// What spans share, as bytes: names, attributes of a scope in a thread, shapes. Each is made once
+// in a call, by Python, and copied from then on.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +27,7 @@ enum FragmentKind : uint32_t {
 #define RECFN_KIND(type, name, ...) k_##name##_text,
   RECFN_TEXT_COLUMNS(RECFN_KIND)
 #undef RECFN_KIND
-  kNumFragmentKinds,
+      kNumFragmentKinds,
 };
 
 class OtlpFragments {
@@ -47,8 +47,10 @@ class OtlpFragments {
     for (const Need& need : needed_) {
       const size_t begin = memory_.size();
       const bool is_name = need.kind == kNameField;
-      const Reference made(is_name ? PySequence_GetItem(names, static_cast<Py_ssize_t>(need.index))
-                                   : PyObject_CallFunction(maker, "II", static_cast<unsigned>(need.kind), need.index));
+      const Reference made(
+          is_name
+              ? PySequence_GetItem(names, static_cast<Py_ssize_t>(need.index))
+              : PyObject_CallFunction(maker, "II", static_cast<unsigned>(need.kind), need.index));
       if (!made || !(is_name ? append_name(made.get()) : append_bytes(made.get()))) return false;
       made_.push_back({begin, memory_.size() - begin});
     }
@@ -69,7 +71,9 @@ class OtlpFragments {
     return true;
   }
 
-  std::string_view text(FragmentKind kind, uint32_t index) const { return text_of(made_[places_[kind][index]]); }
+  std::string_view text(FragmentKind kind, uint32_t index) const {
+    return text_of(made_[places_[kind][index]]);
+  }
   std::string_view told(int64_t row) const {
     if (told_.empty()) return {memory_.data(), 0};
     const auto found = told_.find(row);

@@ -1,5 +1,6 @@
-// The rows of a plan as OTLP spans: each as the field that ScopeSpans has it in, so that any run of them can stand in a request.
-// The bytes are those that the official encoder makes of the SDK's spans of these rows; a test holds the two together.
+// The rows of a plan as OTLP spans: each as the field that ScopeSpans has it in, so that any run of
+// them can stand in a request. The bytes are those that the official encoder makes of the SDK's
+// spans of these rows; a test holds the two together.
 //
 //   read    GIL      takes the columns
 //   scan    GIL      what spans share: which of it there is
@@ -25,12 +26,16 @@
 namespace recfn {
 namespace {
 
-// Of one span without what it shares: keys, ids, times and the digits of every number that it tells.
-#define RECFN_BYTES(type, name, empty, attribute, ...) +(sizeof attribute > 1 ? sizeof attribute + 24 : 0)
+// Of one span without what it shares: keys, ids, times and the digits of every number that it
+// tells.
+#define RECFN_BYTES(type, name, empty, attribute, ...) \
+  +(sizeof attribute > 1 ? sizeof attribute + 24 : 0)
 constexpr size_t kFixedBytes = 320 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
 #undef RECFN_BYTES
-// Blocks of more than 32 MiB malloc maps anew each time, and the system clears them: that takes as long as encoding.
-static_assert(kFixedBytes < 800, "a chunk of spans may take more than 32 MiB; make OtlpDelivery.chunk_size smaller");
+// Blocks of more than 32 MiB malloc maps anew each time, and the system clears them: that takes as
+// long as encoding.
+static_assert(kFixedBytes < 800,
+              "a chunk of spans may take more than 32 MiB; make OtlpDelivery.chunk_size smaller");
 constexpr uint32_t kToldFlags = kAsync | kPartial | kError;
 
 // SpanFlags of trace.proto: it is known whether the parent is remote, and it isn't.
@@ -39,7 +44,8 @@ constexpr uint8_t kInternalKind = 1;
 constexpr uint8_t kTraceIdBytes = 16, kSpanIdBytes = 8;
 constexpr size_t kTimeFieldBytes = 9, kLinkBytes = 2 + kTraceIdBytes + 2 + kSpanIdBytes + 5;
 
-// A KeyValue up to its value's length. `value_bytes`, and all sizes here, are less than 128, so that each is one byte.
+// A KeyValue up to its value's length. `value_bytes`, and all sizes here, are less than 128, so
+// that each is one byte.
 template <size_t N>
 void begin_attribute(WireWriter& out, const char (&key)[N], size_t value_bytes) {
   constexpr size_t kKeyBytes = N - 1;
@@ -97,17 +103,18 @@ inline void begin_event(WireWriter& out, uint64_t time, size_t rest_bytes) {
   time_field<tags::kEventTime>(out, time);
 }
 
-#define RECFN_INT_ATTRIBUTE(type, name, empty, attribute, ...) \
-  if (sizeof attribute > 1 && name[row] != static_cast<type>(empty)) int_attribute(out, attribute, static_cast<int64_t>(name[row]));
+#define RECFN_INT_ATTRIBUTE(type, name, empty, attribute, ...)       \
+  if (sizeof attribute > 1 && name[row] != static_cast<type>(empty)) \
+    int_attribute(out, attribute, static_cast<int64_t>(name[row]));
 
 class OtlpSpans : BatchColumns {
  public:
-  // Each with the GIL, and false with an exception set. Of `above` each is a trace id and a trace state's field in bytes, and a
-  // span id; `key` is that of the span ids of ranges.
+  // Each with the GIL, and false with an exception set. Of `above` each is a trace id and a trace
+  // state's field in bytes, and a span id; `key` is that of the span ids of ranges.
   bool read(PyObject* batch, PyObject* plan_columns, PyObject* above, uint64_t key) {
     key_ = key;
-    return take(batch) && length_of(batch, "names", num_names_) && length_of(batch, "tracks", num_tracks_) &&
-           read_plan(plan_columns) && read_above(above);
+    return take(batch) && length_of(batch, "names", num_names_) &&
+           length_of(batch, "tracks", num_tracks_) && read_plan(plan_columns) && read_above(above);
   }
 
   bool share(PyObject* batch, PyObject* maker, PyObject* told) {
@@ -132,8 +139,11 @@ class OtlpSpans : BatchColumns {
   size_t most_bytes() const {
     size_t most = 2 * kWireSlack;
     for (Py_ssize_t i = 0; i < rows_.size(); ++i) {
-      most += kFixedBytes + spans_above_[static_cast<size_t>(above_[i])].state_size + fragments_.told(rows_[i]).size();
-      each_shared(rows_[i], [&](FragmentKind kind, uint32_t index) { most += fragments_.text(kind, index).size(); });
+      most += kFixedBytes + spans_above_[static_cast<size_t>(above_[i])].state_size +
+              fragments_.told(rows_[i]).size();
+      each_shared(rows_[i], [&](FragmentKind kind, uint32_t index) {
+        most += fragments_.text(kind, index).size();
+      });
     }
     return most;
   }
@@ -171,9 +181,11 @@ class OtlpSpans : BatchColumns {
   bool read_plan(PyObject* columns) {
     PyObject *rows, *parent, *places, *linked_id, *linked_above;
     return PyArg_ParseTuple(columns, "OOOOO", &rows, &parent, &places, &linked_id, &linked_above) &&
-           rows_.take_array(rows, "row") && parent_.take_array(parent, "parent") && above_.take_array(places, "above") &&
-           linked_id_.take_array(linked_id, "linked_id") && linked_above_.take_array(linked_above, "linked_above") &&
-           equally_long({rows_.size(), parent_.size(), above_.size(), linked_id_.size(), linked_above_.size()});
+           rows_.take_array(rows, "row") && parent_.take_array(parent, "parent") &&
+           above_.take_array(places, "above") && linked_id_.take_array(linked_id, "linked_id") &&
+           linked_above_.take_array(linked_above, "linked_above") &&
+           equally_long({rows_.size(), parent_.size(), above_.size(), linked_id_.size(),
+                         linked_above_.size()});
   }
 
   bool read_above(PyObject* above) {
@@ -181,12 +193,18 @@ class OtlpSpans : BatchColumns {
       const char *trace_id, *state;
       Py_ssize_t id_size, state_size;
       unsigned long long span_id;
-      if (!PyArg_ParseTuple(PyList_GET_ITEM(above, i), "y#y#K", &trace_id, &id_size, &state, &state_size, &span_id)) return false;
+      if (!PyArg_ParseTuple(PyList_GET_ITEM(above, i), "y#y#K", &trace_id, &id_size, &state,
+                            &state_size, &span_id))
+        return false;
       if (id_size != sizeof Above::trace_id) {
-        PyErr_Format(PyExc_ValueError, "a trace id of %zd bytes; pass %zu", id_size, sizeof Above::trace_id);
+        PyErr_Format(PyExc_ValueError, "a trace id of %zd bytes; pass %zu", id_size,
+                     sizeof Above::trace_id);
         return false;
       }
-      Above one{{}, std::string(state, static_cast<size_t>(state_size)), static_cast<size_t>(state_size), span_id};
+      Above one{{},
+                std::string(state, static_cast<size_t>(state_size)),
+                static_cast<size_t>(state_size),
+                span_id};
       std::memcpy(one.trace_id, trace_id, sizeof one.trace_id);
       one.state.append(kWireSlack, '\0');
       spans_above_.push_back(std::move(one));
@@ -238,7 +256,9 @@ class OtlpSpans : BatchColumns {
 
   // Whether it is known what it is a call of, and the name of that.
   bool has_code(Py_ssize_t row) const { return source[row] == kPythonCallSource || code[row] != 0; }
-  uint32_t called(Py_ssize_t row) const { return source[row] == kPythonCallSource ? name[row] : code[row]; }
+  uint32_t called(Py_ssize_t row) const {
+    return source[row] == kPythonCallSource ? name[row] : code[row];
+  }
   uint32_t scope_and_thread(Py_ssize_t row) const { return thread[row] * kScopes + scope[row]; }
 
   void encode_span(WireWriter& out, Py_ssize_t i) const {
@@ -269,10 +289,13 @@ class OtlpSpans : BatchColumns {
     trace_id_field<tags::kSpanTraceId>(out, above.trace_id);
     span_id_field<tags::kSpanId>(out, span_id_of(event_id[rows_[i]], key_));
     out.padded({above.state.data(), above.state_size});
-    span_id_field<tags::kSpanParentId>(out, parent_[i] ? span_id_of(parent_[i], key_) : above.span_id);
+    span_id_field<tags::kSpanParentId>(out,
+                                       parent_[i] ? span_id_of(parent_[i], key_) : above.span_id);
   }
 
-  void encode_numbers(WireWriter& out, Py_ssize_t row) const { RECFN_NUMBER_COLUMNS(RECFN_INT_ATTRIBUTE) }
+  void encode_numbers(WireWriter& out, Py_ssize_t row) const {
+    RECFN_NUMBER_COLUMNS(RECFN_INT_ATTRIBUTE)
+  }
 
   void encode_seldom(WireWriter& out, Py_ssize_t row) const {
     if (flags[row] & kAsync) true_attribute(out, "recfn.async");
@@ -298,7 +321,8 @@ class OtlpSpans : BatchColumns {
   void encode_link(WireWriter& out, Py_ssize_t i) const {
     out.tag<tags::kSpanLinks>();
     out.byte(kLinkBytes);
-    trace_id_field<tags::kLinkTraceId>(out, spans_above_[static_cast<size_t>(linked_above_[i])].trace_id);
+    trace_id_field<tags::kLinkTraceId>(
+        out, spans_above_[static_cast<size_t>(linked_above_[i])].trace_id);
     span_id_field<tags::kLinkSpanId>(out, linked_id_[i]);
     out.tag<tags::kLinkFlags>();
     out.fixed32(kSpanFlags);
@@ -346,14 +370,16 @@ bool encode(const OtlpSpans& spans, Encoded& encoded) {
 PyObject* encode_spans(PyObject*, PyObject* arguments) {
   PyObject *batch, *columns, *above, *maker, *told;
   unsigned long long key;
-  if (!PyArg_ParseTuple(arguments, "OO!O!KOO!", &batch, &PyTuple_Type, &columns, &PyList_Type, &above, &key, &maker,
-                        &PyDict_Type, &told)) {
+  if (!PyArg_ParseTuple(arguments, "OO!O!KOO!", &batch, &PyTuple_Type, &columns, &PyList_Type,
+                        &above, &key, &maker, &PyDict_Type, &told)) {
     return nullptr;
   }
   return guarded([&]() -> PyObject* {
     OtlpSpans spans;
     Encoded encoded;
-    if (!spans.read(batch, columns, above, key) || !spans.scan() || !spans.share(batch, maker, told)) return nullptr;
+    if (!spans.read(batch, columns, above, key) || !spans.scan() ||
+        !spans.share(batch, maker, told))
+      return nullptr;
     return encode(spans, encoded) ? column_tuple(encoded.bytes, encoded.ends) : nullptr;
   });
 }
@@ -361,7 +387,8 @@ PyObject* encode_spans(PyObject*, PyObject* arguments) {
 PyMethodDef functions[] = {
     {"encode_otlp_spans", encode_spans, METH_VARARGS,
      "encode_otlp_spans(batch, columns, above, key, maker, told) -> (bytes, ends)\n\n"
-     "The spans of a plan's columns as fields of ScopeSpans, and of each where it ends, as int64: objects with the buffer\n"
+     "The spans of a plan's columns as fields of ScopeSpans, and of each where it ends, as int64: "
+     "objects with the buffer\n"
      "protocol."},
     {nullptr, nullptr, 0, nullptr}};
 

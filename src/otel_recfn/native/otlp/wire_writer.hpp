@@ -15,10 +15,13 @@ constexpr size_t varint_size(uint64_t value) {
   return static_cast<size_t>((63 - __builtin_clzll(value | 1)) / 7 + 1);
 }
 
-// How the fields begin that the encoder writes: their numbers as OTLP's trace.proto and common.proto give them, with the wire type.
+// How the fields begin that the encoder writes: their numbers as OTLP's trace.proto and
+// common.proto give them, with the wire type.
 enum class WireType : uint32_t { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
 
-constexpr uint32_t field_tag(uint32_t number, WireType type) { return number << 3 | static_cast<uint32_t>(type); }
+constexpr uint32_t field_tag(uint32_t number, WireType type) {
+  return number << 3 | static_cast<uint32_t>(type);
+}
 
 namespace tags {
 constexpr uint32_t kSpans = field_tag(2, WireType::kLengthDelimited);
@@ -81,7 +84,8 @@ class WireWriter {
   // kWireSlack bytes can be read from the text's beginning.
   void padded(std::string_view text) {
     std::memcpy(at_, text.data(), kWireSlack);
-    if (text.size() > kWireSlack) std::memcpy(at_ + kWireSlack, text.data() + kWireSlack, text.size() - kWireSlack);
+    if (text.size() > kWireSlack)
+      std::memcpy(at_ + kWireSlack, text.data() + kWireSlack, text.size() - kWireSlack);
     at_ += text.size();
   }
 

@@ -14,7 +14,8 @@ namespace recfn {
 // Calls a function of ours where whoever compiles the thread's frames (Dynamo) doesn't see it.
 PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count);
 
-// The arguments of a function that our own code calls often: taken from where the interpreter has them, only those that were given.
+// The arguments of a function that our own code calls often: taken from where the interpreter has
+// them, only those that were given.
 template <size_t N>
 class Arguments {
  public:
@@ -22,9 +23,11 @@ class Arguments {
 
   explicit Arguments(const Names& names) : names_(names) {}
 
-  // As METH_FASTCALL | METH_KEYWORDS hands them in. False with an error set where there is no such parameter.
+  // As METH_FASTCALL | METH_KEYWORDS hands them in. False with an error set where there is no such
+  // parameter.
   bool take(PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-    if (static_cast<size_t>(count) > N) return PyErr_Format(PyExc_TypeError, "more than %zu arguments", N), false;
+    if (static_cast<size_t>(count) > N)
+      return PyErr_Format(PyExc_TypeError, "more than %zu arguments", N), false;
     std::copy(args, args + count, given_);
     const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
     for (Py_ssize_t at = 0; at < named; ++at) {
@@ -33,7 +36,8 @@ class Arguments {
     return true;
   }
 
-  // Of each type: what was given, else what stands in the place already. False with an error set where it is no number.
+  // Of each type: what was given, else what stands in the place already. False with an error set
+  // where it is no number.
   bool read(size_t at, PyObject** object) const {
     if (given_[at] != nullptr) *object = given_[at];
     return true;
@@ -70,8 +74,10 @@ class Arguments {
 // A method table's entry for a function that takes its arguments by position or by name.
 using FunctionWithNames = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
 
-inline PyMethodDef with_names(const char* name, FunctionWithNames function, const char* documentation) {
-  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)), METH_FASTCALL | METH_KEYWORDS, documentation};
+inline PyMethodDef with_names(const char* name, FunctionWithNames function,
+                              const char* documentation) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)),
+          METH_FASTCALL | METH_KEYWORDS, documentation};
 }
 
 // A string as UTF-8, cut at a character: without a copy where Python holds it already.
@@ -98,9 +104,12 @@ class Utf8 {
 class FailureTexts {
  public:
   FailureTexts(PyObject* error, PyObject* stacktrace)
-      : error_(error, kMaxErrorBytes), stacktrace_(failed() ? stacktrace : nullptr, kMaxStacktraceBytes) {}
+      : error_(error, kMaxErrorBytes),
+        stacktrace_(failed() ? stacktrace : nullptr, kMaxStacktraceBytes) {}
 
-  Ending ending(int64_t cpu_time_ns) const { return {error_.text(), stacktrace_.text(), {}, cpu_time_ns}; }
+  Ending ending(int64_t cpu_time_ns) const {
+    return {error_.text(), stacktrace_.text(), {}, cpu_time_ns};
+  }
   uint32_t flags() const { return failed() ? uint32_t{kError} : 0; }
 
  private:

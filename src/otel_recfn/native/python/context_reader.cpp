@@ -1,4 +1,5 @@
-// The one look at Python from an operator's thread: what is current there, by a reader written in Python.
+// The one look at Python from an operator's thread: what is current there, by a reader written in
+// Python.
 #include "core/registry.hpp"
 #include "cpython/python.hpp"
 #include "python/arguments.hpp"
@@ -9,12 +10,16 @@ namespace recfn {
 
 namespace {
 
-PyObject* context_reader = nullptr;  // () -> (trace high, trace low, span id, flags, enclosing, root, span) | None
-PyObject* thread_noter = nullptr;    // (thread number) -> whether Python started the thread that this is called in
-PyObject* is_the_programs = nullptr;  // (exception) -> whether a signal handler of the program's raised it
+PyObject* context_reader =
+    nullptr;  // () -> (trace high, trace low, span id, flags, enclosing, root, span) | None
+PyObject* thread_noter =
+    nullptr;  // (thread number) -> whether Python started the thread that this is called in
+PyObject* is_the_programs =
+    nullptr;  // (exception) -> whether a signal handler of the program's raised it
 
 uint64_t context_version(const ThreadBuffer& buffer) {
-  if (const Launch* launch = launch_of_another(&buffer)) return version_with_sampling(globals(), launch_version(*launch));
+  if (const Launch* launch = launch_of_another(&buffer))
+    return version_with_sampling(globals(), launch_version(*launch));
   const PyThreadState* state = PyGILState_GetThisThreadState();
   return state != nullptr ? context_version_of(globals(), state) : 0;
 }
@@ -22,13 +27,15 @@ uint64_t context_version(const ThreadBuffer& buffer) {
 // A call may let another thread replace what is called: it is held meanwhile.
 void note_thread(ThreadBuffer& buffer) {
   buffer.name_noted = true;
-  const Reference noter(Py_NewRef(thread_noter)), number(PyLong_FromUnsignedLongLong(buffer.number));
+  const Reference noter(Py_NewRef(thread_noter)),
+      number(PyLong_FromUnsignedLongLong(buffer.number));
   PyObject* const arguments[] = {number.get()};
   const Reference result(number ? call_unseen(noter.get(), arguments, 1) : nullptr);
   buffer.of_python = result.get() == Py_True;
 }
 
-// A failure of the reader's own ends here. What a signal handler of the program's raised meanwhile goes on to the program.
+// A failure of the reader's own ends here. What a signal handler of the program's raised meanwhile
+// goes on to the program.
 void hand_on_error() {
   Reference raised(take_raised());
   if (!raised) return;
@@ -54,7 +61,8 @@ void view_current(ThreadBuffer& buffer, TaskView& view) {
   PyObject* span = nullptr;
   if (reading && reading.get() != Py_None) {
     unsigned long long words[6];
-    if (PyArg_ParseTuple(reading.get(), "KKKKKKO", &words[0], &words[1], &words[2], &words[3], &words[4], &words[5], &span)) {
+    if (PyArg_ParseTuple(reading.get(), "KKKKKKO", &words[0], &words[1], &words[2], &words[3],
+                         &words[4], &words[5], &span)) {
       view.current = Context{words[0], words[1], words[2], words[3], words[4], words[5]};
     }
   }

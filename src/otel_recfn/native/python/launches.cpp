@@ -10,13 +10,14 @@ namespace {
 
 std::atomic<TaskEntry*> let_go_entries{nullptr};
 
-// The thread that drops a launch may not have the GIL: the next one that hands something on gives the entry back, which several
-// launches may have had.
+// The thread that drops a launch may not have the GIL: the next one that hands something on gives
+// the entry back, which several launches may have had.
 void let_go(void* entry) {
   auto* gone = static_cast<TaskEntry*>(entry);
   if (gone == nullptr || gone->times_let_go.fetch_add(1, std::memory_order_relaxed) > 0) return;
   gone->next_let_go = let_go_entries.load(std::memory_order_relaxed);
-  while (!let_go_entries.compare_exchange_weak(gone->next_let_go, gone, std::memory_order_release, std::memory_order_relaxed)) {
+  while (!let_go_entries.compare_exchange_weak(gone->next_let_go, gone, std::memory_order_release,
+                                               std::memory_order_relaxed)) {
   }
 }
 
@@ -25,7 +26,8 @@ void give_back() {
   TaskEntry* entry = let_go_entries.exchange(nullptr, std::memory_order_acquire);
   while (entry != nullptr) {
     TaskEntry* next = entry->next_let_go;
-    for (uint32_t times = entry->times_let_go.exchange(0); times > 0; --times) Py_DECREF(reinterpret_cast<PyObject*>(entry));
+    for (uint32_t times = entry->times_let_go.exchange(0); times > 0; --times)
+      Py_DECREF(reinterpret_cast<PyObject*>(entry));
     entry = next;
   }
 }
@@ -37,7 +39,8 @@ void set_launch(ThreadBuffer& buffer, TaskEntry* entry) {
   const auto set = globals().hand_on.load(std::memory_order_relaxed);
   if (set == nullptr) return let_go(entry);
   Launch launch{entry, kLaunchedTask | serial_of(entry), buffer.number};
-  if (const Launch* other = launch_of_another(&buffer)) launch.task = other->task, launch.thread = other->thread;
+  if (const Launch* other = launch_of_another(&buffer))
+    launch.task = other->task, launch.thread = other->thread;
   buffer.handed_on = serial_of(entry);
   let_go(set(buffer.carried, launch));
 }
@@ -104,7 +107,8 @@ void hand_on_no_more(const TaskEntry& entry, TaskEntry* outer) {
     change_later(*buffer, buffer->handed_on != serial_of(outer) ? outer : nullptr);
   } else if (buffer->handed_on == entry.serial) {
     change_launch(*buffer, outer);
-    if (outer == nullptr) buffer->context_stale |= kContextStale;  // the current span may be no entry of the task's
+    if (outer == nullptr)
+      buffer->context_stale |= kContextStale;  // the current span may be no entry of the task's
   }
 }
 

@@ -9,7 +9,8 @@
 
 namespace recfn {
 
-// While traced calls say which line called them: that line, for what begins now. Else null. The GIL must be held.
+// While traced calls say which line called them: that line, for what begins now. Else null. The GIL
+// must be held.
 inline std::string (*call_site_now)() = nullptr;
 
 // Frames of files below it are left out.
@@ -18,7 +19,8 @@ inline std::string& own_directory() {
   return *directory;
 }
 
-// Adds the frame's line, unless the frame is our own, to what is `used` of the text. False when there is no room for it.
+// Adds the frame's line, unless the frame is our own, to what is `used` of the text. False when
+// there is no room for it.
 inline bool put_frame(PyFrameObject* frame, char* text, uint32_t size, uint32_t& used) {
   const auto utf8 = [](PyObject* name) {
     const char* data = PyUnicode_AsUTF8(name);
@@ -31,14 +33,15 @@ inline bool put_frame(PyFrameObject* frame, char* text, uint32_t size, uint32_t&
   const std::string& own = own_directory();
   if (!own.empty() && std::strncmp(file, own.data(), own.size()) == 0) return true;
   const uint32_t room = size - used;
-  const int wanted = std::snprintf(text + used, room, "%s(%d): %s\n", file, PyFrame_GetLineNumber(frame), utf8(code->co_name));
+  const int wanted = std::snprintf(text + used, room, "%s(%d): %s\n", file,
+                                   PyFrame_GetLineNumber(frame), utf8(code->co_name));
   if (wanted < 0 || static_cast<uint32_t>(wanted) >= room) return false;
   used += static_cast<uint32_t>(wanted);
   return true;
 }
 
-// One "file(line): function" a line, innermost first. Whole lines only, at most `size` bytes. Returns the bytes written. The GIL
-// must be held.
+// One "file(line): function" a line, innermost first. Whole lines only, at most `size` bytes.
+// Returns the bytes written. The GIL must be held.
 inline uint32_t python_stack(char* text, uint32_t size) {
   uint32_t used = 0;
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());

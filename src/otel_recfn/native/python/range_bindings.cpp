@@ -21,15 +21,20 @@ ThreadBuffer* buffer_or_drop() {
 
 // The same, or null where nothing is recorded.
 ThreadBuffer* recording_buffer() {
-  return (globals().recording.load(std::memory_order_acquire) & kRecordingBit) != 0 ? buffer_or_drop() : nullptr;
+  return (globals().recording.load(std::memory_order_acquire) & kRecordingBit) != 0
+             ? buffer_or_drop()
+             : nullptr;
 }
 
-bool has_no_scopes(uint32_t source) { return source < 32 && (kSourcesWithoutScopes >> source & 1) != 0; }
+bool has_no_scopes(uint32_t source) {
+  return source < 32 && (kSourcesWithoutScopes >> source & 1) != 0;
+}
 
 // Of a module's call, which is one of the traced calls.
 std::string call_site_of(uint32_t source, Text name) {
   const std::string_view prefix = kCallPrefixes[kModuleSource];
-  const bool is_call = source == kModuleSource && std::string_view(name.data, name.size).substr(0, prefix.size()) == prefix;
+  const bool is_call = source == kModuleSource &&
+                       std::string_view(name.data, name.size).substr(0, prefix.size()) == prefix;
   return is_call && call_site_now != nullptr ? call_site_now() : std::string();
 }
 
@@ -39,22 +44,25 @@ constexpr size_t kBeginParameters = 13, kEndParameters = 5;
 constexpr Arguments<kBeginParameters>::Names kOfBegin = {
     "name",   "scope",        "source", "module", "flags",       "sequence_nr", "forward_thread_id",
     "handle", "debug_handle", "shapes", "dtypes", "step_number", "code"};
-constexpr Arguments<kEndParameters>::Names kOfEnd = {"event_id", "error", "flags", "stacktrace", "attributes"};
+constexpr Arguments<kEndParameters>::Names kOfEnd = {"event_id", "error", "flags", "stacktrace",
+                                                     "attributes"};
 
 // The arguments of begin().
 struct BeginCall {
-  PyObject *name = nullptr, *module = nullptr, *shapes = nullptr, *dtypes = nullptr, *code = nullptr;
+  PyObject *name = nullptr, *module = nullptr, *shapes = nullptr, *dtypes = nullptr,
+           *code = nullptr;
   uint32_t scope = 0, source = 0, flags = 0;
   int64_t step_number = -1;
   Begin range;
 
   bool read(PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
     Arguments<kBeginParameters> given(kOfBegin);
-    return given.take(args, count, keywords) && given.read(0, &name) && given.read(1, &scope) && given.read(2, &source) &&
-           given.read(3, &module) && given.read(4, &flags) && given.read(5, &range.sequence_nr) &&
-           given.read(6, &range.forward_thread_id) && given.read(7, &range.handle) &&
-           given.read(8, &range.prelude.debug_handle) && given.read(9, &shapes) && given.read(10, &dtypes) &&
-           given.read(11, &step_number) && given.read(12, &code);
+    return given.take(args, count, keywords) && given.read(0, &name) && given.read(1, &scope) &&
+           given.read(2, &source) && given.read(3, &module) && given.read(4, &flags) &&
+           given.read(5, &range.sequence_nr) && given.read(6, &range.forward_thread_id) &&
+           given.read(7, &range.handle) && given.read(8, &range.prelude.debug_handle) &&
+           given.read(9, &shapes) && given.read(10, &dtypes) && given.read(11, &step_number) &&
+           given.read(12, &code);
   }
 };
 
@@ -62,10 +70,12 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
   BeginCall call;
   if (!call.read(args, count, keywords)) return nullptr;
   const uint32_t recording = globals().recording.load(std::memory_order_acquire);
-  const bool selected = has_no_scopes(call.source) ? (recording & kRecordingBit) != 0 : selects(recording, call.scope);
+  const bool selected = has_no_scopes(call.source) ? (recording & kRecordingBit) != 0
+                                                   : selects(recording, call.scope);
   ThreadBuffer* buffer = selected ? buffer_or_drop() : nullptr;
   if (buffer == nullptr) return as_event_id(0);
-  const Utf8 name_text(call.name, kMaxNameBytes), module_text(call.module, kMaxNameBytes), code_text(call.code, kMaxNameBytes);
+  const Utf8 name_text(call.name, kMaxNameBytes), module_text(call.module, kMaxNameBytes),
+      code_text(call.code, kMaxNameBytes);
   const Utf8 shapes_text(call.shapes, UINT32_MAX), dtypes_text(call.dtypes, UINT32_MAX);
   char stack[kMaxStackBytes];
   RarePrelude rare;
@@ -86,7 +96,8 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
   range.has_numbers = range.handle != 0 || range.sequence_nr != -1;
   if (rare_words(rare) != 0) range.prelude.rare = &rare;
   const uint64_t event_id = begin_range<false>(globals(), *buffer, range, true);
-  if (event_id != 0) keep_open_range(*buffer, event_id, call.scope, call.source, (call.flags & kAsync) == 0);
+  if (event_id != 0)
+    keep_open_range(*buffer, event_id, call.scope, call.source, (call.flags & kAsync) == 0);
   return as_event_id(event_id);
 }
 
@@ -106,14 +117,18 @@ PyObject* end(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keyw
     const FailureTexts texts(error, stacktrace);
     const Utf8 attributes_text(attributes, UINT32_MAX);
     Ending ending = texts.ending(left.cpu_time_ns);
-    if (attributes_text.text().size <= kMaxAttributesBytes) ending.attributes = attributes_text.text();
-    end_range(globals(), *buffer, event_id, 0, left.flags | (flags & kEventFlags) | texts.flags(), ending);
+    if (attributes_text.text().size <= kMaxAttributesBytes)
+      ending.attributes = attributes_text.text();
+    end_range(globals(), *buffer, event_id, 0, left.flags | (flags & kEventFlags) | texts.flags(),
+              ending);
   }
   return PyLong_FromLongLong(left.cpu_time_ns);
 }
 
 PyObject* mark(PyObject*, PyObject* name) {
-  if (!PyUnicode_Check(name)) return PyErr_Format(PyExc_TypeError, "mark takes a name, a str, not %s", Py_TYPE(name)->tp_name);
+  if (!PyUnicode_Check(name))
+    return PyErr_Format(PyExc_TypeError, "mark takes a name, a str, not %s",
+                        Py_TYPE(name)->tp_name);
   ThreadBuffer* buffer = recording_buffer();
   if (buffer == nullptr) return as_event_id(0);
   const Utf8 text(name, kMaxNameBytes);
@@ -124,7 +139,8 @@ PyObject* memory(PyObject*, PyObject* args) {
   long long nbytes;
   PyObject* device;
   if (!PyArg_ParseTuple(args, "LU", &nbytes, &device)) return nullptr;
-  ThreadBuffer* buffer = (globals().extras.load() & kMemoryExtra) != 0 ? recording_buffer() : nullptr;
+  ThreadBuffer* buffer =
+      (globals().extras.load() & kMemoryExtra) != 0 ? recording_buffer() : nullptr;
   if (buffer == nullptr) return as_event_id(0);
   const Utf8 text(device, kMaxNameBytes);
   return as_event_id(put_point(globals(), *buffer, kMemory, text.text(), nbytes, kMayLook));
@@ -132,9 +148,12 @@ PyObject* memory(PyObject*, PyObject* args) {
 
 PyMethodDef range_functions[] = {
     with_names("begin", begin,
-               "begin(name, scope, source, module='', flags=0, *, sequence_nr=-1, forward_thread_id=0, handle=0, debug_handle=-1, "
+               "begin(name, scope, source, module='', flags=0, *, sequence_nr=-1, "
+               "forward_thread_id=0, handle=0, debug_handle=-1, "
                "shapes='', dtypes='', step_number=-1, code='')\n--\n\nSee _native.pyi."),
-    with_names("end", end, "end(event_id, error='', flags=0, stacktrace='', *, attributes='') -> CPU time\n\nSee _native.pyi."),
+    with_names("end", end,
+               "end(event_id, error='', flags=0, stacktrace='', *, attributes='') -> CPU "
+               "time\n\nSee _native.pyi."),
     {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},
     {"memory", memory, METH_VARARGS, "memory(nbytes, device) -> event id, 0 when not recorded."},
     {nullptr, nullptr, 0, nullptr}};

@@ -23,14 +23,16 @@ PyTypeObject BoundMethodType = bound_type();
 
 struct Descriptor {
   PyObject_HEAD
-  PyObject* method;  // as the type had it: what the class gives, and what is called with the object as first argument
+  PyObject* method;  // as the type had it: what the class gives, and what is called with the object
+                     // as first argument
   Py_ssize_t offset;
 };
 
 PyObject* descriptor_get(PyObject* self, PyObject* object, PyObject*) {
   const auto* descriptor = reinterpret_cast<Descriptor*>(self);
   if (object == nullptr || object == Py_None) return Py_NewRef(descriptor->method);
-  PyObject* bound = reinterpret_cast<PyObject*>(reinterpret_cast<char*>(object) + descriptor->offset);
+  PyObject* bound =
+      reinterpret_cast<PyObject*>(reinterpret_cast<char*>(object) + descriptor->offset);
   if (bound->ob_refcnt > 0) return Py_NewRef(bound);
   Py_INCREF(object);
   return PyObject_Init(bound, &BoundMethodType);
@@ -49,14 +51,16 @@ PyTypeObject descriptor_type() {
 
 PyTypeObject DescriptorType = descriptor_type();
 
-// Makes `type.name`, a method that stands in the type already, bind to the BoundMethod at `offset` of the object.
+// Makes `type.name`, a method that stands in the type already, bind to the BoundMethod at `offset`
+// of the object.
 int embed_bound_method(PyTypeObject& type, const char* name, Py_ssize_t offset) {
   PyObject* method = PyDict_GetItemString(type.tp_dict, name);
   auto* descriptor = method != nullptr ? PyObject_New(Descriptor, &DescriptorType) : nullptr;
   if (descriptor == nullptr) return -1;
   descriptor->method = Py_NewRef(method);
   descriptor->offset = offset;
-  const int result = PyDict_SetItemString(type.tp_dict, name, reinterpret_cast<PyObject*>(descriptor));
+  const int result =
+      PyDict_SetItemString(type.tp_dict, name, reinterpret_cast<PyObject*>(descriptor));
   Py_DECREF(descriptor);
   PyType_Modified(&type);
   return result;
@@ -97,11 +101,13 @@ PyObject* make(PyObject* name, PyObject* args) {
   return self;
 }
 
-// Of the stand-in that was made with the same arguments, which refused what they may not be; null where it did.
+// Of the stand-in that was made with the same arguments, which refused what they may not be; null
+// where it did.
 PyObject* make_as(PyObject* stand_in) {
   const Reference checked(stand_in);
   if (!checked) return nullptr;
-  const Reference name(PyObject_GetAttrString(stand_in, "name")), args(PyObject_GetAttrString(stand_in, "args"));
+  const Reference name(PyObject_GetAttrString(stand_in, "name")),
+      args(PyObject_GetAttrString(stand_in, "args"));
   return name && args ? make(name.get(), args.get()) : nullptr;
 }
 
@@ -120,7 +126,8 @@ PyObject* range_of_code(PyObject*, PyObject* const* args, Py_ssize_t count) {
 }
 
 PyObject* range_vectorcall(PyObject*, PyObject* const* args, size_t count, PyObject* keywords) {
-  if (keywords == nullptr && PyVectorcall_NARGS(count) == 1 && PyUnicode_Check(args[0])) return make(args[0], Py_None);
+  if (keywords == nullptr && PyVectorcall_NARGS(count) == 1 && PyUnicode_Check(args[0]))
+    return make(args[0], Py_None);
   return make_as(PyObject_Vectorcall(record_function_helpers.stand_in, args, count, keywords));
 }
 
@@ -147,15 +154,20 @@ PyObject* range_call(PyObject* self, PyObject* args, PyObject*) {
   if (!PyArg_UnpackTuple(args, "record_function.__call__", 1, 1, &function)) return nullptr;
   PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(self));
   const auto* range = as_range(self);
-  return PyObject_CallFunctionObjArgs(record_function_helpers.decorate, type, range->name, range->args, function, nullptr);
+  return PyObject_CallFunctionObjArgs(record_function_helpers.decorate, type, range->name,
+                                      range->args, function, nullptr);
 }
 
-PyObject* range_aenter(PyObject* self, PyObject*) { return PyObject_CallOneArg(record_function_helpers.aenter, self); }
+PyObject* range_aenter(PyObject* self, PyObject*) {
+  return PyObject_CallOneArg(record_function_helpers.aenter, self);
+}
 
 PyObject* range_aexit(PyObject* self, PyObject* args) {
   PyObject *kind, *error, *traceback;
-  if (!PyArg_UnpackTuple(args, "record_function.__aexit__", 3, 3, &kind, &error, &traceback)) return nullptr;
-  return PyObject_CallFunctionObjArgs(record_function_helpers.aexit, self, kind, error, traceback, nullptr);
+  if (!PyArg_UnpackTuple(args, "record_function.__aexit__", 3, 3, &kind, &error, &traceback))
+    return nullptr;
+  return PyObject_CallFunctionObjArgs(record_function_helpers.aexit, self, kind, error, traceback,
+                                      nullptr);
 }
 
 PyObject* range_repr(PyObject* self) {
@@ -170,7 +182,8 @@ PyObject* range_reduce(PyObject* self, PyObject*) {
 }
 
 PyMethodDef range_methods[] = {
-    {"_of_code", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_of_code)), METH_FASTCALL | METH_STATIC, nullptr},
+    {"_of_code", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_of_code)),
+     METH_FASTCALL | METH_STATIC, nullptr},
     {"__enter__", range_enter, METH_NOARGS, "Open the range in this thread."},
     {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_exit)), METH_FASTCALL,
      "Close it; an exception marks it."},
@@ -181,7 +194,8 @@ PyMethodDef range_methods[] = {
 
 PyMemberDef range_members[] = {
     {"name", T_OBJECT_EX, offsetof(RecordFunctionObject, name), READONLY, "The range's name."},
-    {"args", T_OBJECT_EX, offsetof(RecordFunctionObject, args), READONLY, "The range's arguments, or None."},
+    {"args", T_OBJECT_EX, offsetof(RecordFunctionObject, args), READONLY,
+     "The range's arguments, or None."},
     {"_code", T_OBJECT, offsetof(RecordFunctionObject, code), READONLY, nullptr},
     {"_entered", T_OBJECT, offsetof(RecordFunctionObject, entered_async), 0, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
@@ -190,8 +204,10 @@ constexpr const char* kDoc =
     "record_function(name, args=None)\n--\n\n"
     "A range: `with record_function(\"load batch\"):`, `async with`, or a decorator.\n\n"
     "Args:\n    name: the range's name, at most 2,048 bytes of UTF-8 (longer ones are cut).\n"
-    "    args: as in torch.profiler.record_function; kept on the object for callbacks that need inputs.\n\n"
-    "Raises:\n    TypeError: `name` is not a str, or `args` neither a str nor None.\n\nSource: torch.profiler.record_function.";
+    "    args: as in torch.profiler.record_function; kept on the object for callbacks that need "
+    "inputs.\n\n"
+    "Raises:\n    TypeError: `name` is not a str, or `args` neither a str nor None.\n\nSource: "
+    "torch.profiler.record_function.";
 
 PyTypeObject range_type() {
   PyTypeObject type = type_of_size("otel_recfn.record_function", sizeof(RecordFunctionObject));
@@ -211,22 +227,29 @@ PyTypeObject RecordFunctionType = range_type();
 
 PyObject* set_helpers(PyObject*, PyObject* args) {
   RecordFunctionHelpers& all = record_function_helpers;
-  if (!PyArg_ParseTuple(args, "OOOOO", &all.decorate, &all.aenter, &all.aexit, &all.failure, &all.stand_in)) return nullptr;
-  for (PyObject* helper : {all.decorate, all.aenter, all.aexit, all.failure, all.stand_in}) Py_INCREF(helper);
+  if (!PyArg_ParseTuple(args, "OOOOO", &all.decorate, &all.aenter, &all.aexit, &all.failure,
+                        &all.stand_in))
+    return nullptr;
+  for (PyObject* helper : {all.decorate, all.aenter, all.aexit, all.failure, all.stand_in})
+    Py_INCREF(helper);
   Py_RETURN_NONE;
 }
 
-PyMethodDef helper_functions[] = {{"set_record_function_helpers", set_helpers, METH_VARARGS,
-                                   "set_record_function_helpers(decorate, aenter, aexit, failure, stand_in)"},
-                                  {nullptr, nullptr, 0, nullptr}};
+PyMethodDef helper_functions[] = {
+    {"set_record_function_helpers", set_helpers, METH_VARARGS,
+     "set_record_function_helpers(decorate, aenter, aexit, failure, stand_in)"},
+    {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
 int add_record_function_type(PyObject* module) {
-  if (PyType_Ready(&RecordFunctionType) < 0 || PyModule_AddFunctions(module, helper_functions) < 0) return -1;
+  if (PyType_Ready(&RecordFunctionType) < 0 || PyModule_AddFunctions(module, helper_functions) < 0)
+    return -1;
   if (PyType_Ready(&BoundMethodType) < 0 || PyType_Ready(&DescriptorType) < 0 ||
-      embed_bound_method(RecordFunctionType, "__enter__", offsetof(RecordFunctionObject, enter)) < 0 ||
-      embed_bound_method(RecordFunctionType, "__exit__", offsetof(RecordFunctionObject, exit)) < 0) {
+      embed_bound_method(RecordFunctionType, "__enter__", offsetof(RecordFunctionObject, enter)) <
+          0 ||
+      embed_bound_method(RecordFunctionType, "__exit__", offsetof(RecordFunctionObject, exit)) <
+          0) {
     return -1;
   }
   return PyModule_AddType(module, &RecordFunctionType);

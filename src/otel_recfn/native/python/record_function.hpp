@@ -10,9 +10,10 @@ namespace recfn {
 
 // A bound method that lives inside the object it is bound to.
 //
-// A `with` statement looks up __enter__ and __exit__ and binds both, and for methods written in C each binding allocates an
-// object that the garbage collector tracks: more than recording a range costs. Here the bound object is a part of its owner.
-// Its reference count is zero while nobody holds it; who takes it first makes it hold a reference to its owner.
+// A `with` statement looks up __enter__ and __exit__ and binds both, and for methods written in C
+// each binding allocates an object that the garbage collector tracks: more than recording a range
+// costs. Here the bound object is a part of its owner. Its reference count is zero while nobody
+// holds it; who takes it first makes it hold a reference to its owner.
 struct BoundMethod {
   PyObject_HEAD
   vectorcallfunc call;
@@ -21,16 +22,17 @@ struct BoundMethod {
 
 inline PyObject* owner_of(PyObject* bound) { return reinterpret_cast<BoundMethod*>(bound)->owner; }
 
-// The rarely used parts are written in Python (recording/ranges.py, which sets them once; support/texts.py). The stand-in of
-// recording/signatures.py says what may be given.
+// The rarely used parts are written in Python (recording/ranges.py, which sets them once;
+// support/texts.py). The stand-in of recording/signatures.py says what may be given.
 struct RecordFunctionHelpers {
-  PyObject *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *failure = nullptr, *stand_in = nullptr;
+  PyObject *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *failure = nullptr,
+           *stand_in = nullptr;
 };
 
 struct RangeEntry {
   uint64_t event_id;
   uint64_t thread;
-  PyObject* handle;  // the range observer's, owned; null where the recorder alone sees the range
+  PyObject* handle;    // the range observer's, owned; null where the recorder alone sees the range
   TaskEntry* in_task;  // owned; null where it is not recorded
 };
 
@@ -44,14 +46,17 @@ struct RecordFunctionObject {
   BoundMethod enter, exit;
   PyObject* name;
   PyObject* args;
-  PyObject* code;                 // a str: what it decorates; null where nothing
-  PyObject* entered_async;        // recording/ranges.py keeps here what __aexit__ needs
-  uint32_t entered;               // how often it is entered and not left
-  RangeEntry newest;                   // of these
-  std::vector<RangeEntry>* earlier;    // the others: the object is entered again while open, or shared by threads
+  PyObject* code;           // a str: what it decorates; null where nothing
+  PyObject* entered_async;  // recording/ranges.py keeps here what __aexit__ needs
+  uint32_t entered;         // how often it is entered and not left
+  RangeEntry newest;        // of these
+  std::vector<RangeEntry>*
+      earlier;  // the others: the object is entered again while open, or shared by threads
 };
 
-inline RecordFunctionObject* as_range(PyObject* self) { return reinterpret_cast<RecordFunctionObject*>(self); }
+inline RecordFunctionObject* as_range(PyObject* self) {
+  return reinterpret_cast<RecordFunctionObject*>(self);
+}
 
 inline RecordFunctionHelpers record_function_helpers;
 

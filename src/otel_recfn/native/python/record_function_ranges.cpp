@@ -11,9 +11,11 @@
 namespace recfn {
 namespace {
 
-// --- who sees the ranges instead of the recorder, and which of them it leaves to the recorder all the same
+// --- who sees the ranges instead of the recorder, and which of them it leaves to the recorder all
+// the same
 
-PyObject* observer = nullptr;  // (name, args, flags) -> a handle with event_id and end(error); see recording/ranges.py
+PyObject* observer = nullptr;  // (name, args, flags) -> a handle with event_id and end(error); see
+                               // recording/ranges.py
 
 uint64_t observer_version = 0;
 
@@ -40,7 +42,9 @@ PyObject* set_range_observer(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-PyObject* range_observer(PyObject*, PyObject*) { return Py_NewRef(observer != nullptr ? observer : Py_None); }
+PyObject* range_observer(PyObject*, PyObject*) {
+  return Py_NewRef(observer != nullptr ? observer : Py_None);
+}
 
 uint64_t ranges_left() { return unobserved.version == observer_version ? unobserved.ranges : 0; }
 
@@ -59,10 +63,13 @@ PyObject* take_back_unobserved(PyObject*, PyObject*) {
 }
 
 PyMethodDef observer_functions[] = {
-    {"set_range_observer", set_range_observer, METH_VARARGS, "set_range_observer(observer | None, version)"},
+    {"set_range_observer", set_range_observer, METH_VARARGS,
+     "set_range_observer(observer | None, version)"},
     {"range_observer", range_observer, METH_NOARGS, "range_observer() -> what was set, or None"},
-    {"leave_unobserved", leave_unobserved, METH_VARARGS, "leave_unobserved(ranges, version) -> how many are left unobserved"},
-    {"take_back_unobserved", take_back_unobserved, METH_NOARGS, "take_back_unobserved() -> how many of them have not begun"},
+    {"leave_unobserved", leave_unobserved, METH_VARARGS,
+     "leave_unobserved(ranges, version) -> how many are left unobserved"},
+    {"take_back_unobserved", take_back_unobserved, METH_NOARGS,
+     "take_back_unobserved() -> how many of them have not begun"},
     {nullptr, nullptr, 0, nullptr}};
 
 // Whether the calling thread's next range, which begins now, is one that is left unobserved.
@@ -72,12 +79,13 @@ bool begins_unobserved() {
   return true;
 }
 
-// Hands a range to the observer, which must be set, and may be replaced while it is called: it is held meanwhile. Returns its
-// handle, or null with the exception set.
+// Hands a range to the observer, which must be set, and may be replaced while it is called: it is
+// held meanwhile. Returns its handle, or null with the exception set.
 PyObject* observe_range(const RecordFunctionObject& range) {
   const Reference called(Py_NewRef(observer));
-  return range.code != nullptr ? PyObject_CallFunction(called.get(), "OOiO", range.name, range.args, 0, range.code)
-                               : PyObject_CallFunction(called.get(), "OOis", range.name, range.args, 0, "");
+  return range.code != nullptr
+             ? PyObject_CallFunction(called.get(), "OOiO", range.name, range.args, 0, range.code)
+             : PyObject_CallFunction(called.get(), "OOis", range.name, range.args, 0, "");
 }
 
 // --- how a range begins
@@ -85,7 +93,8 @@ PyObject* observe_range(const RecordFunctionObject& range) {
 RangeEntry begin_named(PyObject* name, const RarePrelude* rare) {
   Globals& shared = globals();
   ThreadBuffer* buffer = registry().current();
-  if (buffer == nullptr) return shared.dropped_without_buffer.fetch_add(1, std::memory_order_relaxed), RangeEntry{};
+  if (buffer == nullptr)
+    return shared.dropped_without_buffer.fetch_add(1, std::memory_order_relaxed), RangeEntry{};
   const Utf8 text(name, kMaxNameBytes);
   Begin range;
   range.name = text.text();
@@ -93,7 +102,8 @@ RangeEntry begin_named(PyObject* name, const RarePrelude* rare) {
   range.flags = kRecordFunctionSource << kSourceShift;
   range.prelude.rare = rare;
   RangeEntry entry{begin_range<false>(shared, *buffer, range, true), 0, nullptr, nullptr};
-  if (entry.event_id != 0) entry.in_task = enter_range(*buffer, entry.event_id, kUserScope, kRecordFunctionSource);
+  if (entry.event_id != 0)
+    entry.in_task = enter_range(*buffer, entry.event_id, kUserScope, kRecordFunctionSource);
   return entry;
 }
 
@@ -108,7 +118,8 @@ RangeEntry begin_named(PyObject* name, const RarePrelude* rare) {
 
 RangeEntry begin_recorded(const RecordFunctionObject& range, uint32_t recording) {
   const bool with_stack = (recording & kStackBit) != 0;
-  if (__builtin_expect(with_stack || range.code != nullptr, 0)) return begin_with_texts(range, with_stack);
+  if (__builtin_expect(with_stack || range.code != nullptr, 0))
+    return begin_with_texts(range, with_stack);
   return begin_named(range.name, nullptr);
 }
 
@@ -138,7 +149,8 @@ bool push_entry(RecordFunctionObject& range, const RangeEntry& entry) {
   return Py_NewRef(self);
 }
 
-// The newest entry of this thread; where it has none, the newest of all: a range may be left on another thread.
+// The newest entry of this thread; where it has none, the newest of all: a range may be left on
+// another thread.
 RangeEntry take_entry(RecordFunctionObject& range) {
   RangeEntry taken = range.newest;
   if (--range.entered == 0) return taken;
@@ -156,16 +168,19 @@ RangeEntry take_entry(RecordFunctionObject& range) {
   return taken;
 }
 
-// Calls `end` with the exception's text and its stack trace (null where there is no memory for any). False, with the error set,
-// when the program was interrupted meanwhile (KeyboardInterrupt); the range ends all the same.
+// Calls `end` with the exception's text and its stack trace (null where there is no memory for
+// any). False, with the error set, when the program was interrupted meanwhile (KeyboardInterrupt);
+// the range ends all the same.
 template <typename End>
 [[gnu::noinline]] bool end_with_error(PyObject* exception, End end) {
   PyObject* told = call_unseen(record_function_helpers.failure, &exception, 1);
   const Reference raised(take_raised());
-  const Reference texts(told != nullptr ? told : Py_BuildValue("ss", Py_TYPE(exception)->tp_name, ""));
+  const Reference texts(told != nullptr ? told
+                                        : Py_BuildValue("ss", Py_TYPE(exception)->tp_name, ""));
   const bool has_texts = texts.get() != nullptr;
   if (!has_texts) PyErr_Clear();
-  if (!end(has_texts ? PyTuple_GET_ITEM(texts.get(), 0) : nullptr, has_texts ? PyTuple_GET_ITEM(texts.get(), 1) : nullptr)) {
+  if (!end(has_texts ? PyTuple_GET_ITEM(texts.get(), 0) : nullptr,
+           has_texts ? PyTuple_GET_ITEM(texts.get(), 1) : nullptr)) {
     return false;
   }
   if (!raised || PyErr_GivenExceptionMatches(raised.get(), PyExc_Exception) != 0) return true;
@@ -174,14 +189,16 @@ template <typename End>
 }
 
 bool call_end(PyObject* handle, PyObject* error, PyObject* stacktrace) {
-  PyObject* result =
-      error != nullptr ? PyObject_CallMethod(handle, "end", "OO", error, stacktrace) : PyObject_CallMethod(handle, "end", nullptr);
+  PyObject* result = error != nullptr ? PyObject_CallMethod(handle, "end", "OO", error, stacktrace)
+                                      : PyObject_CallMethod(handle, "end", nullptr);
   Py_XDECREF(result);
   return result != nullptr;
 }
 
 [[gnu::noinline]] PyObject* exit_observed(PyObject* handle, PyObject* exception) {
-  const auto end = [handle](PyObject* error, PyObject* stacktrace) { return call_end(handle, error, stacktrace); };
+  const auto end = [handle](PyObject* error, PyObject* stacktrace) {
+    return call_end(handle, error, stacktrace);
+  };
   const bool ended = exception == nullptr ? end(nullptr, nullptr) : end_with_error(exception, end);
   Py_DECREF(handle);
   return ended ? Py_NewRef(Py_None) : nullptr;
@@ -191,8 +208,10 @@ bool call_end(PyObject* handle, PyObject* error, PyObject* stacktrace) {
 
 PyObject* range_enter(PyObject* self, PyObject*) {
   const uint32_t recording = globals().recording.load(std::memory_order_acquire);
-  if (__builtin_expect((recording & kObservedBit) != 0, 0) && !begins_unobserved()) return enter_observed(self);
-  RangeEntry entry = selects(recording, kUserScope) ? begin_recorded(*as_range(self), recording) : RangeEntry{};
+  if (__builtin_expect((recording & kObservedBit) != 0, 0) && !begins_unobserved())
+    return enter_observed(self);
+  RangeEntry entry =
+      selects(recording, kUserScope) ? begin_recorded(*as_range(self), recording) : RangeEntry{};
   entry.thread = this_thread();
   if (!push_entry(*as_range(self), entry)) return forget(entry), nullptr;
   return Py_NewRef(self);
@@ -208,15 +227,18 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   const Left left = leave_range(entry.in_task, buffer);
   if (buffer == nullptr) Py_RETURN_NONE;
   if (exception == nullptr) {
-    end_range(globals(), *buffer, entry.event_id, 0, left.flags, {{}, {}, {}, left.cpu_time_ns, left.at});
+    end_range(globals(), *buffer, entry.event_id, 0, left.flags,
+              {{}, {}, {}, left.cpu_time_ns, left.at});
     Py_RETURN_NONE;
   }
-  const bool ended = end_with_error(exception, [buffer, &entry, left](PyObject* error, PyObject* stacktrace) {
-    const FailureTexts texts(error, stacktrace);
-    const uint32_t failed = error == nullptr ? uint32_t{kError} : texts.flags();
-    end_range(globals(), *buffer, entry.event_id, 0, left.flags | failed, texts.ending(left.cpu_time_ns));
-    return true;
-  });
+  const bool ended =
+      end_with_error(exception, [buffer, &entry, left](PyObject* error, PyObject* stacktrace) {
+        const FailureTexts texts(error, stacktrace);
+        const uint32_t failed = error == nullptr ? uint32_t{kError} : texts.flags();
+        end_range(globals(), *buffer, entry.event_id, 0, left.flags | failed,
+                  texts.ending(left.cpu_time_ns));
+        return true;
+      });
   return ended ? Py_NewRef(Py_None) : nullptr;
 }
 
@@ -228,10 +250,15 @@ PyObject* call_enter(PyObject* bound, PyObject* const*, size_t count, PyObject* 
 }
 
 PyObject* call_exit(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords) {
-  if (__builtin_expect(PyVectorcall_NARGS(count) == 3 && keywords == nullptr, 1)) return range_exit(owner_of(bound), args, 3);
-  return PyErr_Format(PyExc_TypeError, "record_function.__exit__() takes a type, an error and a traceback, or None for each");
+  if (__builtin_expect(PyVectorcall_NARGS(count) == 3 && keywords == nullptr, 1))
+    return range_exit(owner_of(bound), args, 3);
+  return PyErr_Format(
+      PyExc_TypeError,
+      "record_function.__exit__() takes a type, an error and a traceback, or None for each");
 }
 
-int add_range_observer(PyObject* module) { return PyModule_AddFunctions(module, observer_functions); }
+int add_range_observer(PyObject* module) {
+  return PyModule_AddFunctions(module, observer_functions);
+}
 
 }  // namespace recfn

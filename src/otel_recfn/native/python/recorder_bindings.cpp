@@ -29,7 +29,8 @@ PyObject* start(PyObject*, PyObject* args) {
   unsigned int scopes, extras;
   unsigned long long buffer_bytes;
   int sampled_alone;
-  if (!PyArg_ParseTuple(args, "IKIp", &scopes, &buffer_bytes, &extras, &sampled_alone)) return nullptr;
+  if (!PyArg_ParseTuple(args, "IKIp", &scopes, &buffer_bytes, &extras, &sampled_alone))
+    return nullptr;
   Globals& shared = globals();
   registry().set_buffer_bytes(buffer_bytes);
   const uint32_t before = shared.recording.load();
@@ -39,7 +40,8 @@ PyObject* start(PyObject*, PyObject* args) {
   }
   shared.extras.store(extras);
   shared.sampled_alone.store(sampled_alone != 0 ? 1 : 0);
-  shared.recording.store(scopes | kRecordingBit | ((extras & kStackExtra) != 0 ? kStackBit : 0) | (before & kObservedBit));
+  shared.recording.store(scopes | kRecordingBit | ((extras & kStackExtra) != 0 ? kStackBit : 0) |
+                         (before & kObservedBit));
   turn_short_way(shared);
   Py_RETURN_NONE;
 }
@@ -51,7 +53,9 @@ PyObject* stop(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-PyObject* recording(PyObject*, PyObject*) { return PyBool_FromLong((globals().recording.load() & kRecordingBit) != 0); }
+PyObject* recording(PyObject*, PyObject*) {
+  return PyBool_FromLong((globals().recording.load() & kRecordingBit) != 0);
+}
 
 PyObject* set_profiler_of_thread(PyObject*, PyObject* args) {
   unsigned int profiler;
@@ -77,10 +81,13 @@ PyObject* set_thread_enabled(PyObject*, PyObject* args) {
   return PyBool_FromLong(before);
 }
 
-PyObject* thread_enabled(PyObject*, PyObject*) { return PyBool_FromLong(is_thread_enabled(registry().existing())); }
+PyObject* thread_enabled(PyObject*, PyObject*) {
+  return PyBool_FromLong(is_thread_enabled(registry().existing()));
+}
 
 PyObject* current_thread_id(PyObject*, PyObject*) {
-  if (const auto logical_id = globals().logical_thread_id.load()) return PyLong_FromUnsignedLongLong(logical_id());
+  if (const auto logical_id = globals().logical_thread_id.load())
+    return PyLong_FromUnsignedLongLong(logical_id());
   return PyLong_FromUnsignedLongLong(registry().thread_number());
 }
 
@@ -91,7 +98,9 @@ PyObject* set_default_node_id(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-PyObject* default_node_id(PyObject*, PyObject*) { return PyLong_FromLongLong(recfn::default_node_id()); }
+PyObject* default_node_id(PyObject*, PyObject*) {
+  return PyLong_FromLongLong(recfn::default_node_id());
+}
 
 PyObject* extras(PyObject*, PyObject*) { return PyLong_FromUnsignedLong(globals().extras.load()); }
 
@@ -140,12 +149,15 @@ PyObject* column_dict(std::vector<GivenColumn>& columns) {
 }
 
 PyObject* thread_tuple(const ThreadRow& thread) {
-  return Py_BuildValue("(KKKK)", static_cast<unsigned long long>(thread.number), static_cast<unsigned long long>(thread.thread_id),
-                       static_cast<unsigned long long>(thread.native_id), static_cast<unsigned long long>(thread.ident));
+  return Py_BuildValue("(KKKK)", static_cast<unsigned long long>(thread.number),
+                       static_cast<unsigned long long>(thread.thread_id),
+                       static_cast<unsigned long long>(thread.native_id),
+                       static_cast<unsigned long long>(thread.ident));
 }
 
-// (columns, without those that are seldom filled where none of them is, columns of the announced ranges, epoch of the names, names
-// that the caller doesn't have, threads, contexts, how many rows closed, by how much the wall clock jumped).
+// (columns, without those that are seldom filled where none of them is, columns of the announced
+// ranges, epoch of the names, names that the caller doesn't have, threads, contexts, how many rows
+// closed, by how much the wall clock jumped).
 PyObject* told(const Drained& drained) {
   std::vector<GivenColumn> columns = drained.rows.give(), announced = drained.opened.give();
   const Reference rows(column_dict(columns)), opened(rows ? column_dict(announced) : nullptr);
@@ -153,8 +165,9 @@ PyObject* told(const Drained& drained) {
   const Reference threads(names ? list_of(drained.threads, thread_tuple) : nullptr);
   const Reference contexts(threads ? list_of(drained.contexts, context_words) : nullptr);
   if (!contexts) return nullptr;
-  return Py_BuildValue("(OOKOOOnL)", rows.get(), opened.get(), static_cast<unsigned long long>(drained.epoch), names.get(),
-                       threads.get(), contexts.get(), static_cast<Py_ssize_t>(drained.closed),
+  return Py_BuildValue("(OOKOOOnL)", rows.get(), opened.get(),
+                       static_cast<unsigned long long>(drained.epoch), names.get(), threads.get(),
+                       contexts.get(), static_cast<Py_ssize_t>(drained.closed),
                        static_cast<long long>(drained.clock_jump_ns));
 }
 
@@ -185,7 +198,8 @@ PyObject* wait(PyObject*, PyObject* args) {
   double seconds;
   prepare_for_exceptions();
   if (!PyArg_ParseTuple(args, "d", &seconds)) return nullptr;
-  without_gil([seconds] { registry().waker().wait(static_cast<uint64_t>(std::max(0.0, seconds) * 1e9)); });
+  without_gil(
+      [seconds] { registry().waker().wait(static_cast<uint64_t>(std::max(0.0, seconds) * 1e9)); });
   Py_RETURN_NONE;
 }
 
@@ -198,27 +212,41 @@ PyObject* counters(PyObject*, PyObject*) {
   const NotRecorded lost = registry().not_recorded();
   return Py_BuildValue("(KKKK)", static_cast<unsigned long long>(lost.dropped),
                        static_cast<unsigned long long>(globals().remote_ends.lost()),
-                       static_cast<unsigned long long>(drain().discarded()), static_cast<unsigned long long>(lost.unsampled));
+                       static_cast<unsigned long long>(drain().discarded()),
+                       static_cast<unsigned long long>(lost.unsampled));
 }
 
 PyMethodDef recorder_functions[] = {
-    {"start", start, METH_VARARGS, "start(scopes, buffer_bytes, extras, sampled_alone): record ranges of these scopes."},
+    {"start", start, METH_VARARGS,
+     "start(scopes, buffer_bytes, extras, sampled_alone): record ranges of these scopes."},
     {"stop", stop, METH_NOARGS, "stop(): record nothing more."},
     {"recording", recording, METH_NOARGS, "recording() -> bool"},
-    {"set_profiler", set_profiler_of_thread, METH_VARARGS, "set_profiler(run): this thread works for that run."},
-    {"set_thread_enabled", set_thread_enabled, METH_VARARGS, "set_thread_enabled(enabled) -> what it was"},
-    {"thread_enabled", thread_enabled, METH_NOARGS, "thread_enabled() -> what set_thread_enabled, or PyTorch, says"},
-    {"current_thread_id", current_thread_id, METH_NOARGS, "current_thread_id() -> RecordFunction's id of this thread"},
-    {"set_default_node_id", set_default_node_id, METH_VARARGS, "set_default_node_id(node_id): of this process"},
-    {"default_node_id", default_node_id, METH_NOARGS, "default_node_id() -> of this process, or -1"},
+    {"set_profiler", set_profiler_of_thread, METH_VARARGS,
+     "set_profiler(run): this thread works for that run."},
+    {"set_thread_enabled", set_thread_enabled, METH_VARARGS,
+     "set_thread_enabled(enabled) -> what it was"},
+    {"thread_enabled", thread_enabled, METH_NOARGS,
+     "thread_enabled() -> what set_thread_enabled, or PyTorch, says"},
+    {"current_thread_id", current_thread_id, METH_NOARGS,
+     "current_thread_id() -> RecordFunction's id of this thread"},
+    {"set_default_node_id", set_default_node_id, METH_VARARGS,
+     "set_default_node_id(node_id): of this process"},
+    {"default_node_id", default_node_id, METH_NOARGS,
+     "default_node_id() -> of this process, or -1"},
     {"extras", extras, METH_NOARGS, "extras() -> Extra bits of the last start"},
-    {"core_api_address", core_api_address, METH_NOARGS, "core_api_address() -> address of the CoreApi table."},
-    {"set_own_directory", set_own_directory, METH_O, "set_own_directory(path): frames of files below it are left out of stacks."},
-    {"drain", run_drain, METH_VARARGS, "drain(close_open, open_ranges, epoch, known) -> what closed since the last drain."},
-    {"count_discarded", count_discarded, METH_O, "count_discarded(rows): so many that a drain gave were lost on their way."},
-    {"wait", wait, METH_VARARGS, "wait(seconds): until wake(), or a thread has filled a quarter of its buffer."},
+    {"core_api_address", core_api_address, METH_NOARGS,
+     "core_api_address() -> address of the CoreApi table."},
+    {"set_own_directory", set_own_directory, METH_O,
+     "set_own_directory(path): frames of files below it are left out of stacks."},
+    {"drain", run_drain, METH_VARARGS,
+     "drain(close_open, open_ranges, epoch, known) -> what closed since the last drain."},
+    {"count_discarded", count_discarded, METH_O,
+     "count_discarded(rows): so many that a drain gave were lost on their way."},
+    {"wait", wait, METH_VARARGS,
+     "wait(seconds): until wake(), or a thread has filled a quarter of its buffer."},
     {"wake", wake, METH_NOARGS, "wake(): end a wait."},
-    {"counters", counters, METH_NOARGS, "counters() -> (dropped, lost ends, lost in drain, unsampled)"},
+    {"counters", counters, METH_NOARGS,
+     "counters() -> (dropped, lost ends, lost in drain, unsampled)"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The contextvars contexts that are entered in a thread: whether they may have changed, and which they are, as numbers that are
-// never given twice.
+// The contextvars contexts that are entered in a thread: whether they may have changed, and which
+// they are, as numbers that are never given twice.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -96,15 +96,18 @@ inline Py_ssize_t offset_of_outer(PyObject* inner, PyObject* outer) {
 // Fills at most `most` numbers, the innermost context's first; returns how many. Needs the GIL.
 inline uint64_t entered_contexts(uint64_t* numbers, uint64_t most) {
   uint64_t count = 0;
-  for (PyObject* context = PyThreadState_Get()->context; context != nullptr && count < most; context = outer_of(context)) {
+  for (PyObject* context = PyThreadState_Get()->context; context != nullptr && count < most;
+       context = outer_of(context)) {
     numbers[count++] = number_of(context);
   }
   return count;
 }
 
-// Whether a frame of the calling thread can be suspended and resumed: a coroutine's or a generator's. Needs the GIL.
+// Whether a frame of the calling thread can be suspended and resumed: a coroutine's or a
+// generator's. Needs the GIL.
 inline bool has_resumable_frames() {
-  constexpr int kResumable = CO_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR;
+  constexpr int kResumable =
+      CO_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR;
   bool found = false;
   for (PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get()); frame != nullptr;) {
     PyCodeObject* const code = PyFrame_GetCode(frame);
@@ -117,7 +120,8 @@ inline bool has_resumable_frames() {
   return found;
 }
 
-// Whether threads of the process may switch between stacks of all kinds of frames. Needs the GIL, without an error set.
+// Whether threads of the process may switch between stacks of all kinds of frames. Needs the GIL,
+// without an error set.
 inline bool has_greenlets() {
   PyObject* const module = PyDict_GetItemString(PyImport_GetModuleDict(), "greenlet._greenlet");
   if (module == nullptr) return false;
@@ -127,15 +131,16 @@ inline bool has_greenlets() {
   return !none;
 }
 
-// Whether what runs in the calling thread may have been suspended, for others to run: asked where the version has changed, since
-// `Context.run` changes it too, and returns to where it was called.
+// Whether what runs in the calling thread may have been suspended, for others to run: asked where
+// the version has changed, since `Context.run` changes it too, and returns to where it was called.
 inline bool may_have_been_suspended() {
   if (!python_knows_this_thread()) return false;
   const WithGil python;
   return has_resumable_frames() || has_greenlets();
 }
 
-// Finds out, once, where CPython keeps a context's outer one. Where that can't be found only the innermost is known.
+// Finds out, once, where CPython keeps a context's outer one. Where that can't be found only the
+// innermost is known.
 inline void find_outer_context_offset() {
   PyObject *outer = PyContext_New(), *inner = PyContext_New();
   if (outer != nullptr && inner != nullptr && PyContext_Enter(outer) == 0) {

@@ -16,18 +16,21 @@ uint64_t last_serial = 0;
 
 // Borrowed: the task's context holds it, or what launched the thread's work.
 TaskEntry* value_in_task(const ThreadBuffer* buffer) {
-  if (const Launch* launch = launch_of_another(buffer)) return static_cast<TaskEntry*>(launch->entry);
+  if (const Launch* launch = launch_of_another(buffer))
+    return static_cast<TaskEntry*>(launch->entry);
   PyObject* value = nullptr;
   if (PyContextVar_Get(innermost_var, nullptr, &value) < 0) PyErr_Clear();
   Py_XDECREF(value);
-  return value != nullptr && Py_TYPE(value) == &TaskEntryType ? reinterpret_cast<TaskEntry*>(value) : nullptr;
+  return value != nullptr && Py_TYPE(value) == &TaskEntryType ? reinterpret_cast<TaskEntry*>(value)
+                                                              : nullptr;
 }
 
 // A span is handed on by the next look, which knows its context.
 void set_value_in_task(ThreadBuffer* buffer, TaskEntry* entry) {
   if (launch_of_another(buffer) != nullptr) return hand_on(buffer, entry);
   if (entry != nullptr && entry->placed) hand_on_later(buffer, entry);
-  Py_XDECREF(PyContextVar_Set(innermost_var, entry != nullptr ? reinterpret_cast<PyObject*>(entry) : Py_None));
+  Py_XDECREF(PyContextVar_Set(innermost_var,
+                              entry != nullptr ? reinterpret_cast<PyObject*>(entry) : Py_None));
   PyErr_Clear();
 }
 
@@ -52,7 +55,8 @@ void release_chain(TaskEntry* entry) {
   Py_XDECREF(reinterpret_cast<PyObject*>(entry));
 }
 
-// Index on the stack of what the range at this depth of it lies in, as `find_parent` found it; kNowhere if there is nothing.
+// Index on the stack of what the range at this depth of it lies in, as `find_parent` found it;
+// kNowhere if there is nothing.
 uint32_t place_of_parent(const ThreadBuffer& buffer, uint32_t depth) {
   const bool by_ordinal = buffer.look_parent == kByOrdinal;
   const uint32_t lowest = by_ordinal ? std::max(buffer.look_depth, buffer.floor) : buffer.floor;
@@ -66,21 +70,24 @@ uint32_t place_of_parent(const ThreadBuffer& buffer, uint32_t depth) {
   return kNowhere;
 }
 
-// The entry of an open range that this task, or whoever keeps it by its id, has; null where it has none.
+// The entry of an open range that this task, or whoever keeps it by its id, has; null where it has
+// none.
 const TaskEntry* entry_of(uint64_t event_id, const TaskEntry* newest) {
   const TaskEntry* entry = newest;
   while (entry != nullptr && entry->event_id != event_id) entry = entry->outer;
   return entry != nullptr ? entry : open_range(event_id);
 }
 
-// What a range of PyTorch's lies in that began in what was current: when something begins in it, that is current again.
+// What a range of PyTorch's lies in that began in what was current: when something begins in it,
+// that is current again.
 const Context& context_of_base(const ThreadBuffer& buffer, uint64_t ordinal) {
   return ordinal > buffer.context_since ? buffer.context : buffer.current_below;
 }
 
-// What its parent on the stack lies in: a range of Python's says so itself, PyTorch's lie in the next one below, if there is one: calls
-// that were around them may have been ended.
-void place_by_stack(TaskEntry& entry, const ThreadBuffer& buffer, uint32_t parent, const TaskEntry* newest) {
+// What its parent on the stack lies in: a range of Python's says so itself, PyTorch's lie in the
+// next one below, if there is one: calls that were around them may have been ended.
+void place_by_stack(TaskEntry& entry, const ThreadBuffer& buffer, uint32_t parent,
+                    const TaskEntry* newest) {
   uint64_t outermost = 0;
   bool is_base = false;
   for (uint32_t index = parent + 1; !is_base && index-- > buffer.floor;) {
@@ -90,7 +97,8 @@ void place_by_stack(TaskEntry& entry, const ThreadBuffer& buffer, uint32_t paren
     if (!is_python_call(buffer, open)) entry.beside_calls = outermost;
     const TaskEntry* known = open.is_entered() ? entry_of(open.key, newest) : nullptr;
     if (known != nullptr) {
-      entry.context = known->context, entry.root = known->root, entry.beside_calls = known->beside_calls;
+      entry.context = known->context, entry.root = known->root,
+      entry.beside_calls = known->beside_calls;
       return;
     }
     is_base = open.is_base();
@@ -101,8 +109,11 @@ void place_by_stack(TaskEntry& entry, const ThreadBuffer& buffer, uint32_t paren
   if (entry.context.enclosing != 0) entry.beside_calls = entry.root;
 }
 
-// Whether the parent of the thread's newest range is what the last look found, and not a range on the stack.
-bool begun_by_context(const ThreadBuffer& buffer) { return buffer.stack[buffer.depth - 1].is_base(); }
+// Whether the parent of the thread's newest range is what the last look found, and not a range on
+// the stack.
+bool begun_by_context(const ThreadBuffer& buffer) {
+  return buffer.stack[buffer.depth - 1].is_base();
+}
 
 void place_entry(TaskEntry& entry, const ThreadBuffer& buffer, const TaskEntry* around) {
   entry.context = buffer.context;
@@ -110,7 +121,8 @@ void place_entry(TaskEntry& entry, const ThreadBuffer& buffer, const TaskEntry* 
   if (begun_by_context(buffer)) {
     if (buffer.context.enclosing != 0) entry.root = entry.beside_calls = buffer.context.root;
   } else if (around != nullptr && is_range(*around)) {
-    entry.context = around->context, entry.root = around->root, entry.beside_calls = around->beside_calls;
+    entry.context = around->context, entry.root = around->root,
+    entry.beside_calls = around->beside_calls;
   } else {
     place_by_stack(entry, buffer, place_of_parent(buffer, buffer.depth - 1), around);
   }
@@ -120,33 +132,40 @@ void place_entry(TaskEntry& entry, const ThreadBuffer& buffer, const TaskEntry* 
 
 constexpr uint32_t kShortenEvery = 64, kMostSpans = 64;
 
-// Leaves out what is over, and of the spans all but the newest: tasks that launch tasks inherit chains, and programs attach
-// without ever detaching. Returns how long the chain is then.
+// Leaves out what is over, and of the spans all but the newest: tasks that launch tasks inherit
+// chains, and programs attach without ever detaching. Returns how long the chain is then.
 uint32_t shorten(TaskEntry* entry) {
   const uint64_t recording = recording_now();
   uint32_t length = 1, spans = 0;
   for (;; ++length) {
     TaskEntry* outer = living(entry->outer, recording);
-    while (outer != nullptr && !is_range(*outer) && ++spans > kMostSpans) outer = living(outer->outer, recording);
+    while (outer != nullptr && !is_range(*outer) && ++spans > kMostSpans)
+      outer = living(outer->outer, recording);
     set_outer(*entry, outer);
     if (outer == nullptr) return length;
     entry = outer;
   }
 }
 
-// Whether the range tells of CPU time: a module's call, a step, or what nothing is around but a step and Python calls.
+// Whether the range tells of CPU time: a module's call, a step, or what nothing is around but a
+// step and Python calls.
 bool tells_cpu_time(const TaskEntry& range, const TaskEntry* around) {
   if (range.scope != kUserScope) return false;
-  if (range.source == kModuleSource || range.source == kStepSource || range.beside_calls == range.event_id) return true;
+  if (range.source == kModuleSource || range.source == kStepSource ||
+      range.beside_calls == range.event_id)
+    return true;
   return around != nullptr && is_range(*around) && around->source == kStepSource;
 }
 
-// Adds what the thread worked in it, unless another one began it, or other tasks may have run in the thread meanwhile.
+// Adds what the thread worked in it, unless another one began it, or other tasks may have run in
+// the thread meanwhile.
 void add_cpu_time(const TaskEntry& range, ThreadBuffer& buffer, Left& left) {
   if (range.cpu_began_ns == -1 || range.since_thread != buffer.number) return;
-  if (range.context_version != PyThreadState_Get()->context_ver && may_have_been_suspended()) return;
+  if (range.context_version != PyThreadState_Get()->context_ver && may_have_been_suspended())
+    return;
   left.at = read_ticks(globals().use_cycle_counter);
-  left.cpu_time_ns = std::max<int64_t>(0, worked_until(globals(), buffer, left.at) - range.cpu_began_ns);
+  left.cpu_time_ns =
+      std::max<int64_t>(0, worked_until(globals(), buffer, left.at) - range.cpu_began_ns);
 }
 
 TaskEntry* new_range_entry(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source,
@@ -167,7 +186,9 @@ TaskEntry* new_range_entry(ThreadBuffer& buffer, uint64_t event_id, uint32_t sco
 }
 
 // EventFlag bits that are known when the range ends.
-uint32_t end_flags_of(const TaskEntry& range) { return range.shown != nullptr && range.shown != Py_None ? uint32_t{kShown} : 0; }
+uint32_t end_flags_of(const TaskEntry& range) {
+  return range.shown != nullptr && range.shown != Py_None ? uint32_t{kShown} : 0;
+}
 
 using OpenRanges = std::unordered_map<uint64_t, TaskEntry*>;
 
@@ -177,12 +198,14 @@ OpenRanges& open_ranges() {
   return *instance;
 }
 
-// The entry that says of the current span what the look found; `latest` is what the task has of it. A new reference.
+// The entry that says of the current span what the look found; `latest` is what the task has of it.
+// A new reference.
 TaskEntry* placed_span(TaskEntry* latest, PyObject* span, const Context& current) {
   if (current == Context{}) return nullptr;
   if (latest != nullptr && !latest->placed) latest->context = current, latest->placed = true;
   if (latest != nullptr && latest->context == current) return Py_INCREF(latest), latest;
-  TaskEntry* entry = new_entry();  // attached before we were there, or its context is suppressed now
+  TaskEntry* entry =
+      new_entry();  // attached before we were there, or its context is suppressed now
   if (entry == nullptr) return nullptr;
   entry->span = Py_NewRef(span != nullptr ? span : Py_None);
   entry->context = current, entry->placed = true;
@@ -202,7 +225,9 @@ void view_tasks(ThreadBuffer& buffer, TaskView& view) {
 
 }  // namespace
 
-TaskEntry* innermost(const ThreadBuffer* buffer) { return living(value_in_task(buffer), recording_now()); }
+TaskEntry* innermost(const ThreadBuffer* buffer) {
+  return living(value_in_task(buffer), recording_now());
+}
 
 TaskEntry* new_entry() {
   TaskEntry* entry;
@@ -215,7 +240,8 @@ TaskEntry* new_entry() {
   }
   entry->outer = entry->range = nullptr;
   entry->span = entry->shown = nullptr;
-  entry->token = entry->event_id = entry->root = entry->beside_calls = entry->recording = entry->since_thread = entry->since_ordinal = 0;
+  entry->token = entry->event_id = entry->root = entry->beside_calls = entry->recording =
+      entry->since_thread = entry->since_ordinal = 0;
   entry->length = 0;
   entry->cpu_began_ns = -1;
   entry->ended = false;
@@ -247,7 +273,8 @@ void push(ThreadBuffer* buffer, TaskEntry* entry, TaskEntry* outer) {
   set_value_in_task(buffer, entry);
 }
 
-// It stays in the chains, and is passed over there: taking it out would cost as much again as putting it in.
+// It stays in the chains, and is passed over there: taking it out would cost as much again as
+// putting it in.
 void end_range_entry(TaskEntry& entry) {
   entry.ended = true;
   hand_on_no_more(entry, living(entry.outer, recording_now()));
@@ -275,7 +302,8 @@ void hand_on_torchs_range(ThreadBuffer& buffer) {
   entry->placed = true;
   hand_on(&buffer, entry);
   Py_DECREF(reinterpret_cast<PyObject*>(entry));
-  buffer.context_stale |= kContextStale;  // nobody tells when it ends: the thread's next begin has what is current handed on again
+  buffer.context_stale |= kContextStale;  // nobody tells when it ends: the thread's next begin has
+                                          // what is current handed on again
 }
 
 TaskEntry* enter_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source) {
@@ -297,7 +325,8 @@ Left leave_range(TaskEntry* entry, ThreadBuffer* buffer) {
 void view_task(ThreadBuffer& buffer, TaskView& view, PyObject* span) {
   view_tasks(buffer, view);
   TaskEntry* latest = innermost(&buffer);
-  while (latest != nullptr && !is_range(*latest) && latest->span != span) latest = living(latest->outer, recording_now());
+  while (latest != nullptr && !is_range(*latest) && latest->span != span)
+    latest = living(latest->outer, recording_now());
   if (latest != nullptr && is_range(*latest)) {
     hand_on(&buffer, latest);
   } else {
@@ -314,7 +343,8 @@ void view_task(ThreadBuffer& buffer, TaskView& view, PyObject* span) {
 }
 
 // Without memory the range has no entry: what begins in it gets the range around it as its parent.
-void keep_open_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source, bool enters) {
+void keep_open_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source,
+                     bool enters) {
   TaskEntry* outer = innermost();
   TaskEntry* made = new_range_entry(buffer, event_id, scope, source, outer);
   if (made == nullptr) return;

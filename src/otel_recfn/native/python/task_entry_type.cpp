@@ -1,4 +1,5 @@
-// What Python has of a task's entries: the type, and the functions that enter and leave ranges and tell of spans.
+// What Python has of a task's entries: the type, and the functions that enter and leave ranges and
+// tell of spans.
 #include "python/task_entries.hpp"
 
 #include <structmember.h>
@@ -23,13 +24,16 @@ void context_has_changed() {
 
 void since_now(TaskEntry& entry) {
   entry.since_thread = registry().thread_number();
-  if (const ThreadBuffer* buffer = registry().existing()) entry.since_ordinal = buffer->ordinal.load(std::memory_order_relaxed);
+  if (const ThreadBuffer* buffer = registry().existing())
+    entry.since_ordinal = buffer->ordinal.load(std::memory_order_relaxed);
 }
 
-// The task's entry of that range that it left, alive again below what it began there and has not ended; null if there is none.
+// The task's entry of that range that it left, alive again below what it began there and has not
+// ended; null if there is none.
 TaskEntry* reenter(const TaskEntry& range) {
   TaskEntry* entry = innermost();
-  while (entry != nullptr && entry->serial > range.serial && entry->range != &range) entry = entry->outer;
+  while (entry != nullptr && entry->serial > range.serial && entry->range != &range)
+    entry = entry->outer;
   if (entry == nullptr || entry->range != &range || !entry->ended) return nullptr;
   entry->ended = false;
   since_now(*entry);
@@ -49,7 +53,8 @@ PyObject* enter(PyObject*, PyObject* argument) {
   }
   TaskEntry* entry = new_entry();
   if (entry == nullptr) return PyErr_NoMemory();
-  entry->event_id = own->event_id, entry->root = own->root, entry->recording = own->recording, entry->context = own->context;
+  entry->event_id = own->event_id, entry->root = own->root, entry->recording = own->recording,
+  entry->context = own->context;
   entry->beside_calls = own->beside_calls;
   entry->scope = own->scope, entry->source = own->source, entry->placed = true;
   since_now(*entry);
@@ -78,9 +83,11 @@ PyObject* is_in(PyObject*, PyObject* argument) {
 
 PyObject* ranges_after(PyObject*, PyObject* span) {
   PyObject* found = PyList_New(0);
-  for (TaskEntry* entry = innermost(); found != nullptr && entry != nullptr; entry = living(entry->outer, recording_now())) {
+  for (TaskEntry* entry = innermost(); found != nullptr && entry != nullptr;
+       entry = living(entry->outer, recording_now())) {
     if (!is_range(*entry) && entry->span == span) break;
-    if (is_range(*entry) && PyList_Append(found, reinterpret_cast<PyObject*>(entry)) < 0) Py_CLEAR(found);
+    if (is_range(*entry) && PyList_Append(found, reinterpret_cast<PyObject*>(entry)) < 0)
+      Py_CLEAR(found);
   }
   PyObject* tuple = found != nullptr ? PyList_AsTuple(found) : nullptr;
   Py_XDECREF(found);
@@ -104,12 +111,14 @@ PyObject* span_attached(PyObject*, PyObject* args) {
 // The newest entry of the task that was attached with that token; null where there is none.
 TaskEntry* find_attached(PyObject* token) {
   TaskEntry* entry = innermost();
-  while (entry != nullptr && entry->token != reinterpret_cast<uint64_t>(token)) entry = living(entry->outer, recording_now());
+  while (entry != nullptr && entry->token != reinterpret_cast<uint64_t>(token))
+    entry = living(entry->outer, recording_now());
   return entry;
 }
 
 PyObject* context_attached(PyObject*, PyObject* token) {
-  if (TaskEntry* gone = find_attached(token)) gone->token = 0;  // that entry's token was freed: the new token has the same address
+  if (TaskEntry* gone = find_attached(token))
+    gone->token = 0;  // that entry's token was freed: the new token has the same address
   context_has_changed();
   Py_RETURN_NONE;
 }
@@ -133,7 +142,8 @@ PyObject* before_launch(PyObject*, PyObject* launcher) {
   return PyObject_GetAttrString(launcher, "launches");
 }
 
-// The span that was current where the thread's work was launched, or that became current there since; None in other threads.
+// The span that was current where the thread's work was launched, or that became current there
+// since; None in other threads.
 PyObject* launching_span(PyObject*, PyObject*) {
   if (launch_of_another(registry().existing()) == nullptr) Py_RETURN_NONE;
   const TaskEntry* entry = innermost();
@@ -156,14 +166,16 @@ PyObject* is_current(PyObject* self, void*) {
   return PyBool_FromLong(reinterpret_cast<TaskEntry*>(self)->recording == recording_now());
 }
 
-PyMemberDef entry_members[] = {{"event_id", T_ULONGLONG, offsetof(TaskEntry, event_id), READONLY, "Of its row."},
-                               {"root", T_ULONGLONG, offsetof(TaskEntry, root), READONLY, "Event id of its outermost range."},
-                               {"beside_calls", T_ULONGLONG, offsetof(TaskEntry, beside_calls), READONLY,
-                                "Event id of the outermost one that is no Python call."},
-                               {"scope", T_UBYTE, offsetof(TaskEntry, scope), READONLY, "RecordScope"},
-                               {"source", T_UBYTE, offsetof(TaskEntry, source), READONLY, "EventSource"},
-                               {"outer", T_OBJECT, offsetof(TaskEntry, outer), READONLY, "What was entered before, also if over."},
-                               {nullptr, 0, 0, 0, nullptr}};
+PyMemberDef entry_members[] = {
+    {"event_id", T_ULONGLONG, offsetof(TaskEntry, event_id), READONLY, "Of its row."},
+    {"root", T_ULONGLONG, offsetof(TaskEntry, root), READONLY, "Event id of its outermost range."},
+    {"beside_calls", T_ULONGLONG, offsetof(TaskEntry, beside_calls), READONLY,
+     "Event id of the outermost one that is no Python call."},
+    {"scope", T_UBYTE, offsetof(TaskEntry, scope), READONLY, "RecordScope"},
+    {"source", T_UBYTE, offsetof(TaskEntry, source), READONLY, "EventSource"},
+    {"outer", T_OBJECT, offsetof(TaskEntry, outer), READONLY,
+     "What was entered before, also if over."},
+    {nullptr, 0, 0, 0, nullptr}};
 
 PyObject*& shown_slot(PyObject* self) {
   auto* entry = reinterpret_cast<TaskEntry*>(self);
@@ -175,7 +187,8 @@ PyObject* get_shown(PyObject* self, void*) {
   return Py_NewRef(shown != nullptr ? shown : Py_None);
 }
 
-// Does nothing once the range is over: what is shown refers to the entry, and nothing would free the two any more.
+// Does nothing once the range is over: what is shown refers to the entry, and nothing would free
+// the two any more.
 int set_shown(PyObject* self, PyObject* value, void*) {
   auto* entry = reinterpret_cast<TaskEntry*>(self);
   if (entry->ended || (entry->range != nullptr && entry->range->ended)) return 0;
@@ -185,10 +198,14 @@ int set_shown(PyObject* self, PyObject* value, void*) {
 }
 
 PyGetSetDef entry_properties[] = {
-    {"shown", get_shown, set_shown, "For whoever shows the range as a span; of the range, however often it is entered.", nullptr},
-    {"context_words", context_of, nullptr, "(trace id high, low, span id, flags) where its outermost range began", nullptr},
-    {"began", began, nullptr, "Larger than those of ranges that began before, however often it is entered.", nullptr},
-    {"is_current", is_current, nullptr, "Whether it belongs to the recording that is on, or was the last.", nullptr},
+    {"shown", get_shown, set_shown,
+     "For whoever shows the range as a span; of the range, however often it is entered.", nullptr},
+    {"context_words", context_of, nullptr,
+     "(trace id high, low, span id, flags) where its outermost range began", nullptr},
+    {"began", began, nullptr,
+     "Larger than those of ranges that began before, however often it is entered.", nullptr},
+    {"is_current", is_current, nullptr,
+     "Whether it belongs to the recording that is on, or was the last.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyTypeObject entry_type() {
@@ -208,7 +225,8 @@ PyMethodDef entry_functions[] = {
     {"span_attached", span_attached, METH_VARARGS, "span_attached(span, token)"},
     {"context_attached", context_attached, METH_O, "context_attached(token)"},
     {"span_detached", span_detached, METH_O, "span_detached(token)"},
-    {"before_launch", before_launch, METH_O, "before_launch(launcher) -> launcher.launches, after a look"},
+    {"before_launch", before_launch, METH_O,
+     "before_launch(launcher) -> launcher.launches, after a look"},
     {"launching_span", launching_span, METH_NOARGS, "launching_span() -> span | None"},
     {"task_serial", task_serial, METH_NOARGS, "task_serial() -> larger than that of every entry"},
     {nullptr, nullptr, 0, nullptr}};

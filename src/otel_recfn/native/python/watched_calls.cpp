@@ -1,7 +1,9 @@
-// Tells of each call of a Python function, at its begin and its end, and leaves the function as it is.
+// Tells of each call of a Python function, at its begin and its end, and leaves the function as it
+// is.
 //
-// A function has a pointer to what runs it, which CPython lets be replaced (PyFunction_SetVectorcall). Code, attributes and
-// identity stay the same, no frame is added, and whoever compiles or traces the function sees what it would see.
+// A function has a pointer to what runs it, which CPython lets be replaced
+// (PyFunction_SetVectorcall). Code, attributes and identity stay the same, no frame is added, and
+// whoever compiles or traces the function sees what it would see.
 #include "cpython/python.hpp"
 #include "python/arguments.hpp"
 
@@ -19,10 +21,12 @@ struct Watch {
 
 Watch watch{};
 
-// Sets the thread's observer of frames and returns the one that was set before; null while nobody knows of any.
+// Sets the thread's observer of frames and returns the one that was set before; null while nobody
+// knows of any.
 PyObject* set_observer = nullptr;
 
-// The first argument of the call of the first function that was told just now, until the second is called with it, too.
+// The first argument of the call of the first function that was told just now, until the second is
+// called with it, too.
 thread_local PyObject* on_its_way = nullptr;
 
 // The arguments of the call whose `enter` runs.
@@ -51,7 +55,8 @@ PyObject* call_arguments(PyObject*, PyObject*) {
   const Py_ssize_t named = called_with.names != nullptr ? PyTuple_GET_SIZE(called_with.names) : 0;
   PyObject* arguments = PyTuple_New(called_with.count + named);
   if (arguments == nullptr) return nullptr;
-  for (Py_ssize_t i = 0; i < called_with.count + named; ++i) PyTuple_SET_ITEM(arguments, i, Py_NewRef(called_with.args[i]));
+  for (Py_ssize_t i = 0; i < called_with.count + named; ++i)
+    PyTuple_SET_ITEM(arguments, i, Py_NewRef(called_with.args[i]));
   return arguments;
 }
 
@@ -63,7 +68,9 @@ void run_by(PyObject* function, vectorcallfunc run) {
 #endif
 }
 
-vectorcallfunc run_of(PyObject* function) { return reinterpret_cast<PyFunctionObject*>(function)->vectorcall; }
+vectorcallfunc run_of(PyObject* function) {
+  return reinterpret_cast<PyFunctionObject*>(function)->vectorcall;
+}
 
 // What `leave` raises, a signal handler's exception, goes to the program in place of the result.
 PyObject* left(PyObject* leave, PyObject* token, PyObject* result) {
@@ -85,7 +92,8 @@ PyObject* watched_call(PyObject* function, PyObject* const* args, size_t flagged
   PyObject* const subject = PyVectorcall_NARGS(flagged) > 0 ? args[0] : nullptr;
   const bool is_told = !is_first && on_its_way == subject;
   on_its_way = nullptr;
-  if (watch.enter == nullptr || subject == nullptr || is_told) return run(function, args, flagged, names);
+  if (watch.enter == nullptr || subject == nullptr || is_told)
+    return run(function, args, flagged, names);
   const Reference leave(Py_NewRef(watch.leave));
   const Reference token([&] {
     const Entering entering(args, flagged, names);
@@ -113,9 +121,12 @@ PyObject* watch_calls(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "O!OO", &PyTuple_Type, &functions, &enter, &leave)) return nullptr;
   const Py_ssize_t count = PyTuple_GET_SIZE(functions);
   bool all_functions = count >= 1 && count <= kMost;
-  for (Py_ssize_t i = 0; i < count; ++i) all_functions = all_functions && PyFunction_Check(PyTuple_GET_ITEM(functions, i));
-  if (!all_functions) return PyErr_Format(PyExc_TypeError, "watch_calls takes one or two Python functions");
-  if (watch.enter != nullptr) return PyErr_Format(PyExc_RuntimeError, "calls are watched already: unwatch_calls() first");
+  for (Py_ssize_t i = 0; i < count; ++i)
+    all_functions = all_functions && PyFunction_Check(PyTuple_GET_ITEM(functions, i));
+  if (!all_functions)
+    return PyErr_Format(PyExc_TypeError, "watch_calls takes one or two Python functions");
+  if (watch.enter != nullptr)
+    return PyErr_Format(PyExc_RuntimeError, "calls are watched already: unwatch_calls() first");
   for (Py_ssize_t i = 0; i < kMost; ++i) {
     PyObject* function = i < count ? Py_NewRef(PyTuple_GET_ITEM(functions, i)) : nullptr;
     Py_XSETREF(watch.functions[i], function);
@@ -135,21 +146,26 @@ PyObject* set_frame_observer(PyObject*, PyObject* setter) {
 
 PyMethodDef watch_functions[] = {
     {"watch_calls", watch_calls, METH_VARARGS,
-     "watch_calls(functions, enter, leave): enter(first argument) before each call; unless it gives None,\n"
-     "leave(what it gave, exception or None) after it. A call that the first of two functions hands on to the second is one."},
+     "watch_calls(functions, enter, leave): enter(first argument) before each call; unless it "
+     "gives None,\n"
+     "leave(what it gave, exception or None) after it. A call that the first of two functions "
+     "hands on to the second is one."},
     {"set_frame_observer", set_frame_observer, METH_O,
-     "set_frame_observer(setter | None): from now on setter(None) before Python code of ours is called from C, and after it\n"
+     "set_frame_observer(setter | None): from now on setter(None) before Python code of ours is "
+     "called from C, and after it\n"
      "setter(what that gave): no observer of frames sees our own."},
     {"call_arguments", call_arguments, METH_NOARGS,
      "call_arguments(): within enter(), the arguments of the call, the named ones last."},
-    {"unwatch_calls", unwatch_calls, METH_NOARGS, "unwatch_calls(): end that. Calls that run are still left."},
+    {"unwatch_calls", unwatch_calls, METH_NOARGS,
+     "unwatch_calls(): end that. Calls that run are still left."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
 PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count) {
   if (set_observer == nullptr) return PyObject_Vectorcall(function, args, count, nullptr);
-  const Reference setter(Py_NewRef(set_observer)), before(PyObject_CallOneArg(setter.get(), Py_None));
+  const Reference setter(Py_NewRef(set_observer)),
+      before(PyObject_CallOneArg(setter.get(), Py_None));
   if (!before) return nullptr;
   PyObject* result = PyObject_Vectorcall(function, args, count, nullptr);
   if (before.get() == Py_None) return result;

@@ -1,8 +1,9 @@
-// How our libraries find out, as they are compiled, which details this PyTorch has beyond what has not changed in years
-// (RecordFunction with its callbacks and their registration, IValue, tensors).
+// How our libraries find out, as they are compiled, which details this PyTorch has beyond what has
+// not changed in years (RecordFunction with its callbacks and their registration, IValue, tensors).
 //
-// A member is looked up by a generic lambda that uses it: where the lambda can't be called, the member is missing. A name in a
-// namespace can't be tried in that way, so each has a stand-in below, which PyTorch's namespace uses where it lacks the name.
+// A member is looked up by a generic lambda that uses it: where the lambda can't be called, the
+// member is missing. A name in a namespace can't be tried in that way, so each has a stand-in
+// below, which PyTorch's namespace uses where it lacks the name.
 //
 // What each detail is for, and what is lost without it: pytorch/details.py.
 #pragma once
@@ -45,10 +46,18 @@ struct ActiveProfilerType {};
 
 }  // namespace recfn::stand_ins
 
-namespace at::impl { using namespace recfn::stand_ins::impl_names; }
-namespace c10 { using namespace recfn::stand_ins::c10_names; }
-namespace torch::jit { using namespace recfn::stand_ins::jit_names; }
-namespace torch::profiler::impl { using namespace recfn::stand_ins::profiler_names; }
+namespace at::impl {
+using namespace recfn::stand_ins::impl_names;
+}
+namespace c10 {
+using namespace recfn::stand_ins::c10_names;
+}
+namespace torch::jit {
+using namespace recfn::stand_ins::jit_names;
+}
+namespace torch::profiler::impl {
+using namespace recfn::stand_ins::profiler_names;
+}
 
 namespace recfn {
 

@@ -1,4 +1,5 @@
-// What is no span of its own: ranges that were folded into one span, or wait for one, summed up by their path of names below it.
+// What is no span of its own: ranges that were folded into one span, or wait for one, summed up by
+// their path of names below it.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -13,15 +14,18 @@ namespace recfn::stage {
 
 constexpr uint32_t kSeveral = UINT32_MAX;  // in place of the number of a module's path
 
-// Ranges of one path. Those that lie in it hang below it, in the order in which they came. Times in nanoseconds.
+// Ranges of one path. Those that lie in it hang below it, in the order in which they came. Times in
+// nanoseconds.
 struct Path {
   Path *next = nullptr, *first_below = nullptr, *last_below = nullptr;
-  Path* home = nullptr;  // where those hang that lie in it: of a backward node in the range around it, that; else itself
+  Path* home = nullptr;  // where those hang that lie in it: of a backward node in the range around
+                         // it, that; else itself
   uint32_t place = 0, name = 0, shown = 0;  // its place among the unit's paths
-  uint32_t below = 0;                        // how many hang below it
-  uint32_t module = 0, modules = 0;  // as of a range; `kSeveral` where they differ
-  bool in_compilation = false;  // it has no span
-  int64_t count = 0, total_ns = 0, self_ns = 0, shortest_ns = INT64_MAX, longest_ns = 0, first_ns = INT64_MAX;
+  uint32_t below = 0;                       // how many hang below it
+  uint32_t module = 0, modules = 0;         // as of a range; `kSeveral` where they differ
+  bool in_compilation = false;              // it has no span
+  int64_t count = 0, total_ns = 0, self_ns = 0, shortest_ns = INT64_MAX, longest_ns = 0,
+          first_ns = INT64_MAX;
   int64_t cpu_time_ns = 0;  // -1: not known of all of them
   uint64_t first_id = UINT64_MAX;
   int64_t first_row = -1;  // -1: it may be gone
@@ -34,13 +38,15 @@ inline int64_t sum_of_known(int64_t one, int64_t other) {
 
 struct FoldedTree {
   Path* root = nullptr;  // null where nothing was folded
-  int64_t children_ns = 0;  // of a span of a range: how long those took that lay directly in it, in its thread
+  int64_t children_ns =
+      0;  // of a span of a range: how long those took that lay directly in it, in its thread
 };
 
 // What the trees of a unit are made of.
 class Paths {
  public:
-  // A range that lies in ranges that were added up at `above`, or (null) directly in the span, is added up. Where it is.
+  // A range that lies in ranges that were added up at `above`, or (null) directly in the span, is
+  // added up. Where it is.
   Path* fold(FoldedTree& holder, Path* above, const Range& one, int64_t self_ns) {
     Path& around = above_or_root(holder, above);
     Path* place = find(around, one.name);
@@ -51,13 +57,16 @@ class Paths {
 
   // The range around a backward node that is shown by the node's span, of which it is a part.
   void fold_around_node(FoldedTree& holder, const Range& one) {
-    const int64_t self_ns = (one.flags & kOverlapping) != 0 ? 0 : wrapped_difference(one.duration_ns, holder.children_ns);
+    const int64_t self_ns = (one.flags & kOverlapping) != 0
+                                ? 0
+                                : wrapped_difference(one.duration_ns, holder.children_ns);
     Path& path = *fold(holder, nullptr, one, self_ns);
     path.total_ns = wrapped_difference(path.total_ns, one.duration_ns);
   }
 
-  // What was folded into a range, or waited in it, which is nothing afterwards, was folded into `holder`, and lies at `above`
-  // there or (null) directly in the span. Not by recursion: programs nest deeper than a thread's stack.
+  // What was folded into a range, or waited in it, which is nothing afterwards, was folded into
+  // `holder`, and lies at `above` there or (null) directly in the span. Not by recursion: programs
+  // nest deeper than a thread's stack.
   void merge(FoldedTree& holder, Path* above, FoldedTree& other) {
     if (other.root == nullptr) return;
     Path* const root = std::exchange(other.root, nullptr);
@@ -94,7 +103,8 @@ class Paths {
     path.shortest_ns = std::min(path.shortest_ns, one.duration_ns);
     path.longest_ns = std::max(path.longest_ns, one.duration_ns);
     ++path.count;
-    path.total_ns = wrapped_sum(path.total_ns, one.duration_ns), path.self_ns = wrapped_sum(path.self_ns, self_ns);
+    path.total_ns = wrapped_sum(path.total_ns, one.duration_ns),
+    path.self_ns = wrapped_sum(path.self_ns, self_ns);
     path.cpu_time_ns = sum_of_known(path.cpu_time_ns, one.cpu_time_ns);
   }
 
@@ -105,12 +115,14 @@ class Paths {
     path.shortest_ns = std::min(path.shortest_ns, other.shortest_ns);
     path.longest_ns = std::max(path.longest_ns, other.longest_ns);
     path.count += other.count;
-    path.total_ns = wrapped_sum(path.total_ns, other.total_ns), path.self_ns = wrapped_sum(path.self_ns, other.self_ns);
+    path.total_ns = wrapped_sum(path.total_ns, other.total_ns),
+    path.self_ns = wrapped_sum(path.self_ns, other.self_ns);
     path.cpu_time_ns = sum_of_known(path.cpu_time_ns, other.cpu_time_ns);
   }
 
   static void note_first(Path& path, int64_t start_ns, uint64_t event_id, int64_t row) {
-    if (start_ns > path.first_ns || (start_ns == path.first_ns && event_id >= path.first_id)) return;
+    if (start_ns > path.first_ns || (start_ns == path.first_ns && event_id >= path.first_id))
+      return;
     path.first_ns = start_ns, path.first_id = event_id, path.first_row = row;
   }
   static void note_module(Path& path, uint32_t module, uint32_t modules) {
@@ -132,8 +144,9 @@ class Paths {
     return path;
   }
 
-  // The first few below a path are found one after the other, and only those beyond stand in the table: most paths have no more. Of
-  // a tree the root is made first, so that what is at place 0 lies in nothing.
+  // The first few below a path are found one after the other, and only those beyond stand in the
+  // table: most paths have no more. Of a tree the root is made first, so that what is at place 0
+  // lies in nothing.
   Path* find(const Path& above, uint32_t name) {
     Path* path = above.first_below;
     for (uint32_t passed = 0; path != nullptr && passed < kFew; ++passed, path = path->next) {
@@ -156,7 +169,8 @@ class Paths {
   std::vector<std::vector<Path>> chunks_;
   uint32_t count_ = 0;
   PathTable table_;
-  std::vector<std::pair<Path*, Path*>> waiting_;  // to be merged: below what, and the first of a list
+  std::vector<std::pair<Path*, Path*>>
+      waiting_;  // to be merged: below what, and the first of a list
 };
 
 }  // namespace recfn::stage

@@ -1,4 +1,5 @@
-// What backward ranges link to: the spans of their forward ranges. `sinks/chrome/encoder.py` says what belongs to what.
+// What backward ranges link to: the spans of their forward ranges. `sinks/chrome/encoder.py` says
+// what belongs to what.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -14,8 +15,9 @@
 
 namespace recfn::stage {
 
-// The forward ranges that backward ones may belong to. Of: what whoever asks remembers of a range. A thread's sequence numbers count
-// up: each has a place of its own until all are taken, then those of the oldest ones.
+// The forward ranges that backward ones may belong to. Of: what whoever asks remembers of a range.
+// A thread's sequence numbers count up: each has a place of its own until all are taken, then those
+// of the oldest ones.
 template <typename Of>
 class ForwardRanges {
  public:
@@ -28,9 +30,11 @@ class ForwardRanges {
     Of of;
   };
 
-  // Remembers the forward ranges among so many rows, and tells `found(at, range)` of those of its backward ranges.
+  // Remembers the forward ranges among so many rows, and tells `found(at, range)` of those of its
+  // backward ranges.
   template <typename RowAt, typename OfRow, typename Found>
-  void link(const BatchRows& rows, const ColumnView<uint64_t>& threads, size_t count, RowAt row_at, OfRow of_row, Found found) {
+  void link(const BatchRows& rows, const ColumnView<uint64_t>& threads, size_t count, RowAt row_at,
+            OfRow of_row, Found found) {
     bool any_backward = false;
     for (size_t at = 0; at < count; ++at) {
       const Py_ssize_t row = row_at(at);
@@ -42,7 +46,8 @@ class ForwardRanges {
     for (size_t at = 0; at < count && any_backward; ++at) {
       const Py_ssize_t row = row_at(at);
       if (!rows.is_backward(row)) continue;
-      const Forward* const range = match(key_of(rows.forward_thread_id[row], rows.sequence_nr[row]));
+      const Forward* const range =
+          match(key_of(rows.forward_thread_id[row], rows.sequence_nr[row]));
       if (range != nullptr) found(at, *range);
     }
   }
@@ -50,7 +55,9 @@ class ForwardRanges {
  private:
   // In place of another one, unless that has the same key and started later.
   void remember(const Forward& range) {
-    while (place_of(range.key).event_id != 0 && place_of(range.key).key != range.key && ranges_.size() < kMost) grow();
+    while (place_of(range.key).event_id != 0 && place_of(range.key).key != range.key &&
+           ranges_.size() < kMost)
+      grow();
     Forward& place = place_of(range.key);
     if (place.key != range.key || range.start_ns >= place.start_ns) place = range;
   }
@@ -65,7 +72,9 @@ class ForwardRanges {
     return thread_id << kOrdinalBits | static_cast<uint64_t>(sequence_nr);
   }
 
-  Forward& place_of(uint64_t key) { return ranges_[(scrambled(key >> kOrdinalBits) + key) & (ranges_.size() - 1)]; }
+  Forward& place_of(uint64_t key) {
+    return ranges_[(scrambled(key >> kOrdinalBits) + key) & (ranges_.size() - 1)];
+  }
 
   void grow() {
     std::vector<Forward> before(2 * ranges_.size());
@@ -93,7 +102,9 @@ class SentRanges {
     newer_.insert(event_id);
   }
 
-  bool has(uint64_t event_id) const { return newer_.count(event_id) != 0 || older_.count(event_id) != 0; }
+  bool has(uint64_t event_id) const {
+    return newer_.count(event_id) != 0 || older_.count(event_id) != 0;
+  }
 
  private:
   static constexpr size_t kMostOfATable = 1 << 16;
@@ -106,10 +117,14 @@ class LinkedSpans {
   // Of the rows that become spans, where `first_row` is the number of the first one.
   void add(const ToAdd& batch, const PlannedRows& planned, int64_t first_row) {
     const auto row_at = [&](size_t at) { return static_cast<Py_ssize_t>(planned.row[at]); };
-    const auto above = [&](size_t at) { return planned.units[static_cast<size_t>(planned.unit[at])].above; };
-    forward_.link(batch.rows, batch.known.threads, planned.row.size(), row_at, above, [&](size_t at, const auto& forward) {
-      links_.push_back({first_row + static_cast<int64_t>(at), forward.event_id, forward.of});
-    });
+    const auto above = [&](size_t at) {
+      return planned.units[static_cast<size_t>(planned.unit[at])].above;
+    };
+    forward_.link(
+        batch.rows, batch.known.threads, planned.row.size(), row_at, above,
+        [&](size_t at, const auto& forward) {
+          links_.push_back({first_row + static_cast<int64_t>(at), forward.event_id, forward.of});
+        });
     if (links_.size() > kMost) links_.erase(links_.begin(), links_.end() - kMost / 2);
   }
 
@@ -126,7 +141,8 @@ class LinkedSpans {
   SentRanges& sent() { return sent_; }
 
  private:
-  static constexpr size_t kMost = 1 << 18;  // after which the older half is forgotten: its units have long been decided in part
+  static constexpr size_t kMost =
+      1 << 18;  // after which the older half is forgotten: its units have long been decided in part
 
   ForwardRanges<SpanAbove> forward_;
   std::vector<RowLink> links_;  // by row

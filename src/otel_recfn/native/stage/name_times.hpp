@@ -28,16 +28,18 @@ class NameTimes {
     found.count += count, found.self_ns = wrapped_sum(found.self_ns, self_ns);
   }
 
-  // Those with the most time in themselves; of several the one that came first. Without those of which there are only parts. Nothing
-  // can be added then.
+  // Those with the most time in themselves; of several the one that came first. Without those of
+  // which there are only parts. Nothing can be added then.
   template <typename Rows>
   void append_top(Rows& rows) {
-    const auto end = std::partition(names_.begin(), names_.end(), [](const Name& one) { return one.count != 0; });
+    const auto end = std::partition(names_.begin(), names_.end(),
+                                    [](const Name& one) { return one.count != 0; });
     const auto last = names_.begin() + std::min(end - names_.begin(), kTopNames);
     std::partial_sort(names_.begin(), last, end, [](const Name& one, const Name& other) {
       return std::tie(other.self_ns, one.first) < std::tie(one.self_ns, other.first);
     });
-    for (auto name = names_.begin(); name != last; ++name) rows.push_back({name->count, name->self_ns, name->name});
+    for (auto name = names_.begin(); name != last; ++name)
+      rows.push_back({name->count, name->self_ns, name->name});
   }
 
  private:

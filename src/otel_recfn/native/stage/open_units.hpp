@@ -16,7 +16,9 @@ class OpenUnits {
   explicit OpenUnits(const Limits& limits) : limits_(limits) {}
 
   // The unit below that span; it begins where none is open.
-  Unit& below(const SpanAbove& above) { return units_.try_emplace(above, memory_, limits_).first->second; }
+  Unit& below(const SpanAbove& above) {
+    return units_.try_emplace(above, memory_, limits_).first->second;
+  }
 
   // The open unit below that span, or null.
   Unit* find(const SpanAbove& above) {
@@ -37,7 +39,9 @@ class OpenUnits {
  private:
   struct Hash {
     // Scrambled, since a root's span id may be a part of its trace id.
-    size_t operator()(const SpanAbove& above) const { return scrambled(above.span_id) ^ above.trace_low; }
+    size_t operator()(const SpanAbove& above) const {
+      return scrambled(above.span_id) ^ above.trace_low;
+    }
   };
 
   const Limits limits_;

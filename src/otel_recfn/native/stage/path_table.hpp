@@ -16,7 +16,8 @@ class PathTable {
   uint32_t find(uint32_t above, uint32_t name) const {
     if (edges_.empty()) return kNone;
     size_t at = home(above, name);
-    while (edges_[at].path != kNone && (edges_[at].above != above || edges_[at].name != name)) at = after(at);
+    while (edges_[at].path != kNone && (edges_[at].above != above || edges_[at].name != name))
+      at = after(at);
     return edges_[at].path;
   }
 
@@ -26,7 +27,8 @@ class PathTable {
     put({above, name, path});
   }
 
-  // Removes all. Keeps places for others, but not those of a large unit, which would be filled again for each small one.
+  // Removes all. Keeps places for others, but not those of a large unit, which would be filled
+  // again for each small one.
   void clear() {
     edges_.assign(std::min(edges_.size(), kKept), Edge{});
     count_ = 0;
@@ -52,7 +54,9 @@ class PathTable {
     }
   }
 
-  size_t home(uint32_t above, uint32_t name) const { return scrambled(uint64_t{above} << 32 | name) & (edges_.size() - 1); }
+  size_t home(uint32_t above, uint32_t name) const {
+    return scrambled(uint64_t{above} << 32 | name) & (edges_.size() - 1);
+  }
   size_t after(size_t at) const { return (at + 1) & (edges_.size() - 1); }
 
   std::vector<Edge> edges_;  // none, or a power of two

@@ -12,8 +12,9 @@
 
 namespace recfn::stage {
 
-// Outermost ranges that were announced and have not come yet: event ids in ascending order. A thread's ids count up, so that those
-// of a batch are in order, or nearly, and are gone through side by side, several times faster than they are found in a hash table.
+// Outermost ranges that were announced and have not come yet: event ids in ascending order. A
+// thread's ids count up, so that those of a batch are in order, or nearly, and are gone through
+// side by side, several times faster than they are found in a hash table.
 class OpenOutermost {
  public:
   // Notes what a batch announces, but for the program's steps.
@@ -32,7 +33,9 @@ class OpenOutermost {
     return is_open;
   }
 
-  bool is_owed(uint64_t event_id) const { return std::binary_search(owed_.begin(), owed_.end(), event_id); }
+  bool is_owed(uint64_t event_id) const {
+    return std::binary_search(owed_.begin(), owed_.end(), event_id);
+  }
 
   // Forgets those that have come.
   void forget(const BatchRows& rows) {
@@ -66,26 +69,34 @@ class OpenOutermost {
 // What a batch tells of one unit: a row of a table for Python.
 struct UnitInBatch {
   SpanAbove above;
-  uint64_t root;    // an outermost range below it that has no span around it; 0: `context` has the span above
+  uint64_t root;    // an outermost range below it that has no span around it; 0: `context` has the
+                    // span above
   int64_t context;  // the first of these in the batch; -1: `root` says what is above
   int64_t begun, rows, first_ns, last_ns, outermost, failed;
-  int64_t top_ns, top_cpu_ns;  // of ranges directly below it, as far as their CPU time is known: this, and how long they took
+  int64_t top_ns, top_cpu_ns;  // of ranges directly below it, as far as their CPU time is known:
+                               // this, and how long they took
 };
 
 // All that a batch tells, and the rows that become spans: columns.
 class PlannedRows {
  public:
   PlannedRows(const ToAdd& batch, OpenUnits& open_units)
-      : rows_(batch.rows), announced_(batch.announced), known_(batch.known), in_order_(batch.in_order), open_units_(open_units),
+      : rows_(batch.rows),
+        announced_(batch.announced),
+        known_(batch.known),
+        in_order_(batch.in_order),
+        open_units_(open_units),
         of_context_(batch.known.contexts.size(), kNone) {}
 
   void plan() {
     count_begun();
     const auto size = static_cast<size_t>(rows_.size());
     row.resize(size), parent.resize(size), unit.resize(size);
-    const UnfilledVector<int64_t> order = in_order_ || !cross() ? UnfilledVector<int64_t>{} : order_of_ends();
+    const UnfilledVector<int64_t> order =
+        in_order_ || !cross() ? UnfilledVector<int64_t>{} : order_of_ends();
     for (Py_ssize_t next = 0; next < rows_.size(); ++next) {
-      const auto at = order.empty() ? next : static_cast<Py_ssize_t>(order[static_cast<size_t>(next)]);
+      const auto at =
+          order.empty() ? next : static_cast<Py_ssize_t>(order[static_cast<size_t>(next)]);
       uint32_t of = kNone;
       const Fate fate = fate_of(at, &of);
       ++fates[fate];
@@ -96,10 +107,11 @@ class PlannedRows {
   }
 
   UnfilledVector<int64_t> row;
-  UnfilledVector<uint64_t> parent;  // the event id of the range that its span is a child of; 0: of the span above
-  UnfilledVector<int64_t> unit;     // index into `units`
+  UnfilledVector<uint64_t>
+      parent;  // the event id of the range that its span is a child of; 0: of the span above
+  UnfilledVector<int64_t> unit;  // index into `units`
   std::vector<UnitInBatch> units;
-  std::vector<Unit*> open;  // the same units
+  std::vector<Unit*> open;                                    // the same units
   std::vector<int64_t> fates = std::vector<int64_t>(kFates);  // how many rows have each
 
  private:
@@ -108,18 +120,23 @@ class PlannedRows {
   // Steps have a span of the program's, which isn't below itself.
   void count_begun() {
     for (Py_ssize_t at = 0; at < announced_.size(); ++at) {
-      if (announced_.source[at] == kStepSource || known_.contexts[announced_.context[at]].fate != kInSpan) continue;
+      if (announced_.source[at] == kStepSource ||
+          known_.contexts[announced_.context[at]].fate != kInSpan)
+        continue;
       ++units[unit_of_context(announced_.context[at])].begun;
     }
   }
 
-  // A drain reads one thread after the other. So a range may stand before one of another thread that lies in it.
+  // A drain reads one thread after the other. So a range may stand before one of another thread
+  // that lies in it.
   bool cross() const {
     bool ordered = true;
-    for (Py_ssize_t at = 1; at < rows_.size() && ordered; ++at) ordered = rows_.end_ns[at] >= rows_.end_ns[at - 1];
+    for (Py_ssize_t at = 1; at < rows_.size() && ordered; ++at)
+      ordered = rows_.end_ns[at] >= rows_.end_ns[at - 1];
     if (ordered) return false;
     for (Py_ssize_t at = 0; at < rows_.size(); ++at) {
-      if (rows_.parent[at] != 0 && ((rows_.parent[at] ^ rows_.event_id[at]) >> kOrdinalBits) != 0) return true;
+      if (rows_.parent[at] != 0 && ((rows_.parent[at] ^ rows_.event_id[at]) >> kOrdinalBits) != 0)
+        return true;
     }
     return false;
   }
@@ -127,7 +144,9 @@ class PlannedRows {
   UnfilledVector<int64_t> order_of_ends() const {
     UnfilledVector<int64_t> order(static_cast<size_t>(rows_.size()));
     for (size_t at = 0; at < order.size(); ++at) order[at] = static_cast<int64_t>(at);
-    const auto ended_before = [this](int64_t one, int64_t other) { return rows_.end_ns[one] < rows_.end_ns[other]; };
+    const auto ended_before = [this](int64_t one, int64_t other) {
+      return rows_.end_ns[one] < rows_.end_ns[other];
+    };
     std::stable_sort(order.begin(), order.end(), ended_before);
     return order;
   }
@@ -137,7 +156,8 @@ class PlannedRows {
     const ContextRow& around = known_.contexts[context];
     if (rows_.kind[at] != kRangeRow) return kOtherKind;
     if (around.fate == kInSpan) {
-      if (rows_.source[at] == kStepSource && around.of_step != 0 && rows_.parent[at] == 0) return kOtherKind;
+      if (rows_.source[at] == kStepSource && around.of_step != 0 && rows_.parent[at] == 0)
+        return kOtherKind;
       *of = unit_of_context(context);
     } else if (around.fate == kRootless) {
       *of = unit_of_root(rows_.root[at]);
@@ -148,14 +168,17 @@ class PlannedRows {
 
   void add(Py_ssize_t at, uint32_t of) {
     const uint64_t around = rows_.parent[at];
-    const bool in_step = known_.contexts[rows_.context[at]].of_step != 0 && around == rows_.root[at];
+    const bool in_step =
+        known_.contexts[rows_.context[at]].of_step != 0 && around == rows_.root[at];
     row[planned_] = at, unit[planned_] = of;
     parent[planned_++] = in_step ? 0 : around;  // the step's span is the program's
     UnitInBatch& told = units[of];
     ++told.rows;
-    told.first_ns = std::min(told.first_ns, rows_.start_ns[at]), told.last_ns = std::max(told.last_ns, rows_.end_ns[at]);
+    told.first_ns = std::min(told.first_ns, rows_.start_ns[at]),
+    told.last_ns = std::max(told.last_ns, rows_.end_ns[at]);
     if (around == 0 && rows_.cpu_time_ns[at] >= 0) {
-      told.top_ns = wrapped_sum(told.top_ns, wrapped_difference(rows_.end_ns[at], rows_.start_ns[at]));
+      told.top_ns =
+          wrapped_sum(told.top_ns, wrapped_difference(rows_.end_ns[at], rows_.start_ns[at]));
       told.top_cpu_ns = wrapped_sum(told.top_cpu_ns, rows_.cpu_time_ns[at]);
     }
     told.outermost += around == 0 ? 1 : 0, told.failed += (rows_.flags[at] & kError) != 0 ? 1 : 0;

@@ -14,12 +14,12 @@ namespace recfn::stage {
 struct Range {
   uint64_t event_id, parent;
   int64_t start_ns, duration_ns;
-  uint32_t name, flags;   // what it is added up by with others: of a module call the class
-  int64_t row;            // its number, as the caller counts
-  uint32_t shown;         // what it is called: as PyTorch's range around a backward node, the node
-  uint32_t module;        // where in its model it is the call of a module; 0: in none
-  uint32_t modules;       // the same, with `*` for each number
-  int64_t cpu_time_ns;    // -1: not known
+  uint32_t name, flags;  // what it is added up by with others: of a module call the class
+  int64_t row;           // its number, as the caller counts
+  uint32_t shown;        // what it is called: as PyTorch's range around a backward node, the node
+  uint32_t module;       // where in its model it is the call of a module; 0: in none
+  uint32_t modules;      // the same, with `*` for each number
+  int64_t cpu_time_ns;   // -1: not known
 };
 
 using Ranges = UnfilledVector<Range>;
@@ -48,13 +48,15 @@ class PlacesOfIds {
   uint32_t find(const Ranges& held, uint64_t event_id) { return slot(held, event_id); }
 
  private:
-  static constexpr size_t kNear = 16;  // a thread's ids count up: so many have slots beside each other, which are read together
+  static constexpr size_t kNear =
+      16;  // a thread's ids count up: so many have slots beside each other, which are read together
 
   // Its own, or an empty one where it isn't there.
   uint32_t& slot(const Ranges& held, uint64_t event_id) {
     const size_t mask = slots_.size() - 1;
     size_t at = (scrambled(event_id / kNear) * kNear + event_id % kNear) & mask;
-    while (slots_[at] != kNone && held[slots_[at]].event_id != event_id) at = (at + kNear + 1) & mask;
+    while (slots_[at] != kNone && held[slots_[at]].event_id != event_id)
+      at = (at + kNear + 1) & mask;
     return slots_[at];
   }
 

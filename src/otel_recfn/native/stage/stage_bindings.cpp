@@ -1,4 +1,5 @@
-// `Stage` and `ForwardRanges` for Python: tables in, tables out. What takes long is done without the GIL.
+// `Stage` and `ForwardRanges` for Python: tables in, tables out. What takes long is done without
+// the GIL.
 #include <algorithm>
 #include <new>
 #include <optional>
@@ -16,7 +17,8 @@ constexpr Py_ssize_t kManyRows = 2'000;       // which take some 0.1 ms
 constexpr Py_ssize_t kManyLinkRows = 10'000;  // the same, where they are only linked
 constexpr int64_t kMostWaiting = 1 << 30;     // ranges are numbered with 32 bits
 
-using FileRanges = ForwardRanges<uint64_t>;  // what a file's backward ranges may belong to, with what these are shown in
+using FileRanges = ForwardRanges<uint64_t>;  // what a file's backward ranges may belong to, with
+                                             // what these are shown in
 
 // An object of Python's around one of ours, for one thread at a time.
 template <typename T>
@@ -28,7 +30,8 @@ struct Wrapped {
   static PyObject* make(PyTypeObject* type, Arguments... arguments) {
     PyObject* self = type->tp_alloc(type, 0);
     if (self == nullptr) return nullptr;
-    if (had_memory_for([&] { new (&reinterpret_cast<Wrapped*>(self)->value) T(arguments...); })) return self;
+    if (had_memory_for([&] { new (&reinterpret_cast<Wrapped*>(self)->value) T(arguments...); }))
+      return self;
     type->tp_free(self);
     return PyErr_NoMemory();
   }
@@ -44,7 +47,8 @@ struct Wrapped {
     return without_gil_if(is_long, [&] { work(reinterpret_cast<Wrapped*>(self)->value); });
   }
 
-  static PyTypeObject type(const char* name, newfunc make_new, PyMethodDef* methods, const char* documentation) {
+  static PyTypeObject type(const char* name, newfunc make_new, PyMethodDef* methods,
+                           const char* documentation) {
     PyTypeObject type = type_of_size(name, sizeof(Wrapped));
     type.tp_new = make_new;
     type.tp_dealloc = dealloc;
@@ -60,23 +64,30 @@ using ForwardRangesObject = Wrapped<FileRanges>;
 PyObject* stage_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   static const char* names[] = {"budget", "most_waiting", nullptr};
   long long budget, most_waiting;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "LL:Stage", const_cast<char**>(names), &budget, &most_waiting)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "LL:Stage", const_cast<char**>(names), &budget,
+                                   &most_waiting)) {
     return nullptr;
   }
-  return StageObject::make(type, Limits{budget, std::clamp<int64_t>(most_waiting, 1, kMostWaiting)});
+  return StageObject::make(type,
+                           Limits{budget, std::clamp<int64_t>(most_waiting, 1, kMostWaiting)});
 }
 
 // What `add` is given. False with an error set.
 bool take_batch(PyObject* arguments, ToAdd& to_add) {
-  PyObject *batch, *source, *event_id, *context, *contexts, *roots, *threads, *names, *shown, *modules;
+  PyObject *batch, *source, *event_id, *context, *contexts, *roots, *threads, *names, *shown,
+      *modules;
   int in_order, folds;
-  return PyArg_ParseTuple(arguments, "O(OOO)OOOOOOpp", &batch, &source, &event_id, &context, &contexts, &roots, &threads, &names,
-                          &shown, &modules, &in_order, &folds) &&
-         (to_add.in_order = in_order != 0, to_add.folds = folds != 0, to_add.rows.take(batch)) && to_add.announced.take(source, event_id, context) &&
-         to_add.known.contexts.take(contexts, "contexts") && to_add.known.roots.take(roots, "roots") &&
-         to_add.known.threads.take_array(threads, "threads") && to_add.known.names.take_array(names, "names") &&
-         to_add.known.shown.take_array(shown, "shown") && to_add.known.modules.take_array(modules, "modules") &&
-         to_add.all_is_known();
+  return PyArg_ParseTuple(arguments, "O(OOO)OOOOOOpp", &batch, &source, &event_id, &context,
+                          &contexts, &roots, &threads, &names, &shown, &modules, &in_order,
+                          &folds) &&
+         (to_add.in_order = in_order != 0, to_add.folds = folds != 0, to_add.rows.take(batch)) &&
+         to_add.announced.take(source, event_id, context) &&
+         to_add.known.contexts.take(contexts, "contexts") &&
+         to_add.known.roots.take(roots, "roots") &&
+         to_add.known.threads.take_array(threads, "threads") &&
+         to_add.known.names.take_array(names, "names") &&
+         to_add.known.shown.take_array(shown, "shown") &&
+         to_add.known.modules.take_array(modules, "modules") && to_add.all_is_known();
 }
 
 PyObject* stage_add(PyObject* self, PyObject* arguments) {
@@ -89,11 +100,14 @@ PyObject* stage_add(PyObject* self, PyObject* arguments) {
     std::optional<PlannedRows> rows;
     UnfilledVector<LinkRow> links;
     std::vector<TraceRow> traces;
-    const bool done = StageObject::done_alone(self, batch.rows.size() > kManyRows, [&](Stage& stage) {
-      rows.emplace(stage.add(batch));
-      if (!batch.folds) links = stage.links_of(*rows, key, traces);
-    });
-    return done ? column_tuple(rows->fates, rows->units, rows->row, rows->parent, rows->unit, links, traces) : nullptr;
+    const bool done =
+        StageObject::done_alone(self, batch.rows.size() > kManyRows, [&](Stage& stage) {
+          rows.emplace(stage.add(batch));
+          if (!batch.folds) links = stage.links_of(*rows, key, traces);
+        });
+    return done ? column_tuple(rows->fates, rows->units, rows->row, rows->parent, rows->unit, links,
+                               traces)
+                : nullptr;
   });
 }
 
@@ -115,7 +129,8 @@ PyObject* stage_decide(PyObject* self, PyObject* arguments) {
 PyObject* stage_kept(PyObject* self, PyObject*) {
   return guarded([&]() -> PyObject* {
     std::vector<int64_t> rows;
-    const bool done = StageObject::done_alone(self, true, [&](Stage& stage) { rows = stage.kept(); });
+    const bool done =
+        StageObject::done_alone(self, true, [&](Stage& stage) { rows = stage.kept(); });
     return done ? column_tuple(rows) : nullptr;
   });
 }
@@ -126,7 +141,8 @@ PyObject* stage_owe(PyObject* self, PyObject* roots) {
     std::vector<uint8_t> is_open;
     if (!event_ids.take_array(roots, "roots")) return nullptr;
     const bool done = StageObject::done_alone(self, false, [&](Stage& stage) {
-      for (Py_ssize_t at = 0; at < event_ids.size(); ++at) is_open.push_back(stage.owe(event_ids[at]) ? 1 : 0);
+      for (Py_ssize_t at = 0; at < event_ids.size(); ++at)
+        is_open.push_back(stage.owe(event_ids[at]) ? 1 : 0);
     });
     return done ? column_tuple(is_open) : nullptr;
   });
@@ -134,18 +150,23 @@ PyObject* stage_owe(PyObject* self, PyObject* roots) {
 
 PyMethodDef stage_methods[] = {
     {"add", stage_add, METH_VARARGS,
-     "add((batch, announced, contexts, roots, threads, names, shown, modules, in_order, folds), key) -> fates, units in it, planned\n"
+     "add((batch, announced, contexts, roots, threads, names, shown, modules, in_order, folds), "
+     "key) -> fates, units in it, planned\n"
      "rows, their parents and units; where it doesn't fold, their links and the traces of these."},
     {"decide", stage_decide, METH_VARARGS,
      "decide(units, key, is_long) -> kept ranges, sums, names of sums, summaries, traces."},
-    {"kept", stage_kept, METH_NOARGS, "kept() -> (the numbers of the rows that may be kept yet, in ascending order,)"},
+    {"kept", stage_kept, METH_NOARGS,
+     "kept() -> (the numbers of the rows that may be kept yet, in ascending order,)"},
     {"owe", stage_owe, METH_O, "owe(roots) -> (1 for each that is open, and will be a span,)"},
     {nullptr, nullptr, 0, nullptr}};
 
-PyTypeObject StageType = StageObject::type("otel_recfn._native.Stage", stage_new, stage_methods,
-                                           "Stage(budget, most_waiting): ranges to decided units, for `batches/stage.py`.");
+PyTypeObject StageType = StageObject::type(
+    "otel_recfn._native.Stage", stage_new, stage_methods,
+    "Stage(budget, most_waiting): ranges to decided units, for `batches/stage.py`.");
 
-PyObject* ranges_new(PyTypeObject* type, PyObject*, PyObject*) { return ForwardRangesObject::make(type); }
+PyObject* ranges_new(PyTypeObject* type, PyObject*, PyObject*) {
+  return ForwardRangesObject::make(type);
+}
 
 // Backward rows, with what is known of their forward ranges: columns.
 struct Links {
@@ -154,19 +175,24 @@ struct Links {
   UnfilledVector<int64_t> start_ns;
   UnfilledVector<uint64_t> shown_in;
 
-  void find(FileRanges& ranges, const BatchRows& rows, const ColumnView<uint64_t>& threads, const ColumnView<uint64_t>& numbers) {
+  void find(FileRanges& ranges, const BatchRows& rows, const ColumnView<uint64_t>& threads,
+            const ColumnView<uint64_t>& numbers) {
     const auto row_at = [](size_t at) { return static_cast<Py_ssize_t>(at); };
-    const auto number = [&](size_t at) { return numbers[rows.thread[static_cast<Py_ssize_t>(at)]]; };
-    ranges.link(rows, threads, static_cast<size_t>(rows.size()), row_at, number, [this](size_t at, const auto& forward) {
-      row.push_back(static_cast<int64_t>(at)), event_id.push_back(forward.event_id);
-      start_ns.push_back(forward.start_ns), shown_in.push_back(forward.of);
-    });
+    const auto number = [&](size_t at) {
+      return numbers[rows.thread[static_cast<Py_ssize_t>(at)]];
+    };
+    ranges.link(rows, threads, static_cast<size_t>(rows.size()), row_at, number,
+                [this](size_t at, const auto& forward) {
+                  row.push_back(static_cast<int64_t>(at)), event_id.push_back(forward.event_id);
+                  start_ns.push_back(forward.start_ns), shown_in.push_back(forward.of);
+                });
   }
 };
 
 PyObject* ranges_link(PyObject* self, PyObject* arguments) {
   PyObject *batch, *threads_given, *numbers_given;
-  if (!PyArg_ParseTuple(arguments, "OOO:link", &batch, &threads_given, &numbers_given)) return nullptr;
+  if (!PyArg_ParseTuple(arguments, "OOO:link", &batch, &threads_given, &numbers_given))
+    return nullptr;
   return guarded([&]() -> PyObject* {
     BatchRows rows;
     ColumnView<uint64_t> threads, numbers;
@@ -176,7 +202,8 @@ PyObject* ranges_link(PyObject* self, PyObject* arguments) {
       return nullptr;
     }
     const auto tracks = static_cast<size_t>(std::min(threads.size(), numbers.size()));
-    if (!all_known(rows.size(), [&](Py_ssize_t row) { return rows.thread[row] < tracks; })) return nullptr;
+    if (!all_known(rows.size(), [&](Py_ssize_t row) { return rows.thread[row] < tracks; }))
+      return nullptr;
     const auto find = [&](FileRanges& ranges) { links.find(ranges, rows, threads, numbers); };
     const bool done = ForwardRangesObject::done_alone(self, rows.size() > kManyLinkRows, find);
     return done ? column_tuple(links.row, links.event_id, links.start_ns, links.shown_in) : nullptr;
@@ -184,7 +211,8 @@ PyObject* ranges_link(PyObject* self, PyObject* arguments) {
 }
 
 PyMethodDef ranges_methods[] = {
-    {"link", ranges_link, METH_VARARGS, "link(batch, threads, numbers) -> backward rows, with their forward ranges."},
+    {"link", ranges_link, METH_VARARGS,
+     "link(batch, threads, numbers) -> backward rows, with their forward ranges."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyTypeObject ForwardRangesType = ForwardRangesObject::type(

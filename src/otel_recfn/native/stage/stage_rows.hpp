@@ -1,4 +1,5 @@
-// What a stage reads: the columns of a batch, and what Python knows of its contexts, outermost ranges and threads.
+// What a stage reads: the columns of a batch, and what Python knows of its contexts, outermost
+// ranges and threads.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -19,7 +20,8 @@ struct SpanAbove {
   uint64_t trace_high, trace_low, span_id;
 
   bool operator==(const SpanAbove& other) const {
-    return span_id == other.span_id && trace_low == other.trace_low && trace_high == other.trace_high;
+    return span_id == other.span_id && trace_low == other.trace_low &&
+           trace_high == other.trace_high;
   }
 };
 
@@ -29,7 +31,8 @@ struct ContextRow {
   uint8_t fate, of_step;
 };
 
-// Of an outermost range without a span around it: the root of ours above it. A table has them in ascending order.
+// Of an outermost range without a span around it: the root of ours above it. A table has them in
+// ascending order.
 struct RootRow {
   uint64_t event_id;
   SpanAbove above;
@@ -41,7 +44,8 @@ struct Surroundings {
   TableView<const RootRow> roots;
   ColumnView<uint64_t> threads;  // RecordFunction's ids, by track
   ColumnView<uint32_t> names;    // the stage's numbers, by the batch's
-  ColumnView<uint32_t> shown;    // by those: what a call is called, be it a module's (the class) or a backward node's
+  ColumnView<uint32_t>
+      shown;  // by those: what a call is called, be it a module's (the class) or a backward node's
   ColumnView<uint32_t> modules;  // by those: the path of a module, with `*` for each number
 
   // How a range is added up and shown. Its name and its module's path are the batch's.
@@ -53,7 +57,8 @@ struct Surroundings {
     const uint32_t name = names[at(name_in_batch)];
     if (source == kTorchSource) return {name, shown[at(name)], 0, 0};
     if (source != kModuleSource) return {name, name, 0, 0};
-    const uint32_t kind = shown[at(name)], module = module_in_batch == 0 ? 0 : names[at(module_in_batch)];
+    const uint32_t kind = shown[at(name)],
+                   module = module_in_batch == 0 ? 0 : names[at(module_in_batch)];
     return {kind, kind, module, module == 0 ? 0 : modules[at(module)]};
   }
 
@@ -72,16 +77,18 @@ struct BatchRows {
   ColumnView<uint8_t> kind, scope, source;
 
   bool take(PyObject* batch) {
-    return event_id.take(batch, "event_id") && parent.take(batch, "parent") && root.take(batch, "root") &&
-           forward_thread_id.take(batch, "forward_thread_id") && start_ns.take(batch, "start_ns") &&
-           end_ns.take(batch, "end_ns") && sequence_nr.take(batch, "sequence_nr") && cpu_time_ns.take(batch, "cpu_time_ns") &&
-           name.take(batch, "name") &&
-           thread.take(batch, "thread") && context.take(batch, "context") && flags.take(batch, "flags") &&
-           module.take(batch, "module") &&
-           kind.take(batch, "kind") && scope.take(batch, "scope") && source.take(batch, "source") &&
-           equally_long({event_id.size(), parent.size(), root.size(), forward_thread_id.size(), start_ns.size(), end_ns.size(),
-                         sequence_nr.size(), cpu_time_ns.size(), name.size(), thread.size(), context.size(), flags.size(),
-                         module.size(), kind.size(), scope.size(), source.size()});
+    return event_id.take(batch, "event_id") && parent.take(batch, "parent") &&
+           root.take(batch, "root") && forward_thread_id.take(batch, "forward_thread_id") &&
+           start_ns.take(batch, "start_ns") && end_ns.take(batch, "end_ns") &&
+           sequence_nr.take(batch, "sequence_nr") && cpu_time_ns.take(batch, "cpu_time_ns") &&
+           name.take(batch, "name") && thread.take(batch, "thread") &&
+           context.take(batch, "context") && flags.take(batch, "flags") &&
+           module.take(batch, "module") && kind.take(batch, "kind") && scope.take(batch, "scope") &&
+           source.take(batch, "source") &&
+           equally_long({event_id.size(), parent.size(), root.size(), forward_thread_id.size(),
+                         start_ns.size(), end_ns.size(), sequence_nr.size(), cpu_time_ns.size(),
+                         name.size(), thread.size(), context.size(), flags.size(), module.size(),
+                         kind.size(), scope.size(), source.size()});
   }
 
   Py_ssize_t size() const { return event_id.size(); }
@@ -89,8 +96,12 @@ struct BatchRows {
   bool is_outermost(Py_ssize_t row) const { return parent[row] == 0 && kind[row] == kRangeRow; }
   bool is_of_backward(Py_ssize_t row) const { return scope[row] == kBackwardFunctionScope; }
   // What a link leads to, and from.
-  bool is_forward(Py_ssize_t row) const { return has_sequence(row) && !is_of_backward(row) && forward_thread_id[row] == 0; }
-  bool is_backward(Py_ssize_t row) const { return has_sequence(row) && is_of_backward(row) && forward_thread_id[row] != 0; }
+  bool is_forward(Py_ssize_t row) const {
+    return has_sequence(row) && !is_of_backward(row) && forward_thread_id[row] == 0;
+  }
+  bool is_backward(Py_ssize_t row) const {
+    return has_sequence(row) && is_of_backward(row) && forward_thread_id[row] != 0;
+  }
 
  private:
   bool has_sequence(Py_ssize_t row) const {
@@ -106,8 +117,9 @@ struct AnnouncedRows {
   ColumnView<uint32_t> context;
 
   bool take(PyObject* source_column, PyObject* event_ids, PyObject* contexts) {
-    return source.take_array(source_column, "source") && event_id.take_array(event_ids, "event_id") &&
-           context.take_array(contexts, "context") && equally_long({source.size(), event_id.size(), context.size()});
+    return source.take_array(source_column, "source") &&
+           event_id.take_array(event_ids, "event_id") && context.take_array(contexts, "context") &&
+           equally_long({source.size(), event_id.size(), context.size()});
   }
 
   Py_ssize_t size() const { return source.size(); }
@@ -118,7 +130,9 @@ template <typename Knows>
 bool all_known(Py_ssize_t rows, Knows knows) {
   Py_ssize_t row = 0;
   while (row < rows && knows(row)) ++row;
-  if (row < rows) PyErr_SetString(PyExc_IndexError, "a row indexes nothing; its context, thread and name have to be known");
+  if (row < rows)
+    PyErr_SetString(PyExc_IndexError,
+                    "a row indexes nothing; its context, thread and name have to be known");
   return row == rows;
 }
 
@@ -127,19 +141,23 @@ struct ToAdd {
   BatchRows rows;
   AnnouncedRows announced;
   Surroundings known;
-  bool in_order = false;  // the rows stand in the order in which they ended, or are to be taken as they stand
-  bool folds = false;     // the rows wait for the end of their units
+  bool in_order =
+      false;  // the rows stand in the order in which they ended, or are to be taken as they stand
+  bool folds = false;  // the rows wait for the end of their units
 
   bool all_is_known() const {
     const size_t contexts = known.contexts.size();
-    const auto threads = static_cast<size_t>(known.threads.size()), names = static_cast<size_t>(known.names.size());
+    const auto threads = static_cast<size_t>(known.threads.size()),
+               names = static_cast<size_t>(known.names.size());
     const auto knows = [&](Py_ssize_t row) {
-      return rows.context[row] < contexts && rows.thread[row] < threads && rows.name[row] < names && rows.module[row] < names;
+      return rows.context[row] < contexts && rows.thread[row] < threads && rows.name[row] < names &&
+             rows.module[row] < names;
     };
     const auto called = static_cast<size_t>(std::min(known.shown.size(), known.modules.size()));
     return all_known(known.names.size(), [&](Py_ssize_t at) { return known.names[at] < called; }) &&
-           all_known(rows.size(), knows) &&
-           all_known(announced.size(), [&](Py_ssize_t at) { return announced.context[at] < contexts; });
+           all_known(rows.size(), knows) && all_known(announced.size(), [&](Py_ssize_t at) {
+             return announced.context[at] < contexts;
+           });
   }
 };
 

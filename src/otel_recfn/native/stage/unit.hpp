@@ -1,6 +1,7 @@
-// The units that are open. Each keeps some of its ranges, and folds the others into the nearest kept one around them: in the end
-// all that took a thousandth of it, if it may have so many spans, else those that its tree of calls has a span of their own for.
-// `tests/models/folding.py` does the same, to be read.
+// The units that are open. Each keeps some of its ranges, and folds the others into the nearest
+// kept one around them: in the end all that took a thousandth of it, if it may have so many spans,
+// else those that its tree of calls has a span of their own for. `tests/models/folding.py` does the
+// same, to be read.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -37,11 +38,12 @@ struct Memory {
   Comparison comparison;
   CallPaths paths;
   std::vector<Spot> spots;
-  std::vector<Kept> kept;         // what those that are kept become
+  std::vector<Kept> kept;  // what those that are kept become
 };
 
 class Unit {
-  using Awaited = std::map<uint64_t, FoldedTree>;  // what came of ranges that haven't come themselves, by their event ids
+  using Awaited = std::map<uint64_t, FoldedTree>;  // what came of ranges that haven't come
+                                                   // themselves, by their event ids
 
  public:
   Unit(Memory& memory, const Limits& limits) : memory_(memory), limits_(limits) {}
@@ -68,7 +70,8 @@ class Unit {
     for (const Range& one : held_) rows.push_back(one.row);
   }
 
-  // Before it is told: folds what is too much, or too short for a span of its own. It took so long, or that part of it.
+  // Before it is told: folds what is too much, or too short for a span of its own. It took so long,
+  // or that part of it.
   void decide(int64_t budget, int64_t duration_ns) {
     const int64_t spans = std::min(budget, limits_.budget);
     least_told_ns_ = duration_ns / kLeastShare;
@@ -102,12 +105,14 @@ class Unit {
   // What was folded into the span above the unit.
   const FoldedTree& folded() const { return folded_; }
 
-  // What was told is forgotten; more will come. Of ranges that are awaited yet only the self times are remembered.
+  // What was told is forgotten; more will come. Of ranges that are awaited yet only the self times
+  // are remembered.
   void begin_next_part() {
     forget_told();
     size_t stay = 0;
     for (auto one = awaited_.begin(); one != awaited_.end();) {
-      one = one->second.children_ns != 0 && stay++ < kMaxAwaited ? std::next(one) : awaited_.erase(one);
+      one = one->second.children_ns != 0 && stay++ < kMaxAwaited ? std::next(one)
+                                                                 : awaited_.erase(one);
     }
   }
 
@@ -117,36 +122,43 @@ class Unit {
     fold_held(true);
   }
 
-  // How long those took that are not kept and lie in kept ones or directly in the unit, but for what is never kept.
+  // How long those took that are not kept and lie in kept ones or directly in the unit, but for
+  // what is never kept.
   int64_t left_out_ns() const {
     const Comparison& all = memory_.comparison;
     int64_t sum_ns = outer_ns(folded_);
     for (const Kept& one : kept_) sum_ns = wrapped_sum(sum_ns, outer_ns(one.folded));
     for (size_t place = 0; place < held_.size(); ++place) {
-      const bool is_outer = all.above(place) >= Comparison::kNotHere || all.is_kept(all.above(place));
+      const bool is_outer =
+          all.above(place) >= Comparison::kNotHere || all.is_kept(all.above(place));
       const bool may_be_kept = (held_[place].flags & kInCompilation) == 0;
-      if (is_outer && may_be_kept && !all.is_kept(place)) sum_ns = wrapped_sum(sum_ns, held_[place].duration_ns);
+      if (is_outer && may_be_kept && !all.is_kept(place))
+        sum_ns = wrapped_sum(sum_ns, held_[place].duration_ns);
     }
     return sum_ns;
   }
   static int64_t outer_ns(const FoldedTree& tree) {
     int64_t sum_ns = 0;
-    for (const Path* path = tree.root == nullptr ? nullptr : tree.root->first_below; path != nullptr; path = path->next) {
+    for (const Path* path = tree.root == nullptr ? nullptr : tree.root->first_below;
+         path != nullptr; path = path->next) {
       if (!path->in_compilation) sum_ns = wrapped_sum(sum_ns, path->total_ns);
     }
     return sum_ns;
   }
 
-  // What was compared. `tree`: how many spans the unit's tree of calls may have; 0: none is asked for.
+  // What was compared. `tree`: how many spans the unit's tree of calls may have; 0: none is asked
+  // for.
   void fold_held(bool parents_may_come, int64_t tree = 0, int64_t duration_ns = 0) {
     memory_.spots.assign(memory_.comparison.size(), {nullptr, nullptr, kNoNode});
     const std::vector<Awaited::node_type> taken = take_awaited();
     await_parents();
     if (!parents_may_come) settle();
-    for (size_t place = 0; place < kept_.size(); ++place) memory_.spots[place].tree = &kept_[place].folded;
+    for (size_t place = 0; place < kept_.size(); ++place)
+      memory_.spots[place].tree = &kept_[place].folded;
     if (tree > 0) {
       const auto tree_of = [this](uint32_t place) { return memory_.spots[place].tree; };
-      least_told_ns_ = memory_.paths.choose(held_, memory_.comparison, tree, duration_ns, folded_, tree_of);
+      least_told_ns_ =
+          memory_.paths.choose(held_, memory_.comparison, tree, duration_ns, folded_, tree_of);
     }
     if (!parents_may_come) find_nodes();
     place_kept();
@@ -184,7 +196,8 @@ class Unit {
     for (uint32_t place = 0; place < held_.size(); ++place) {
       if (!all.is_node(held_, place) || !all.is_kept(all.above(place))) continue;
       Memory::Spot& around = memory_.spots[all.above(place)];
-      const bool is_apart = Comparison::comes_first(held_[all.above(place)]) && !Comparison::comes_first(held_[place]);
+      const bool is_apart = Comparison::comes_first(held_[all.above(place)]) &&
+                            !Comparison::comes_first(held_[place]);
       if (is_apart || around.node != kNoNode) continue;
       around.node = place, all.keep(place);
     }
@@ -198,7 +211,9 @@ class Unit {
       if (node == kNoNode) continue;
       FoldedTree &into = *memory_.spots[place].tree, &of_node = *memory_.spots[node].tree;
       paths_.fold_around_node(into, held_[place]);
-      into.children_ns = wrapped_sum(wrapped_difference(held_[place].duration_ns, held_[node].duration_ns), of_node.children_ns);
+      into.children_ns =
+          wrapped_sum(wrapped_difference(held_[place].duration_ns, held_[node].duration_ns),
+                      of_node.children_ns);
       paths_.merge(into, nullptr, of_node);
       held_[place].event_id = held_[node].event_id, held_[place].row = held_[node].row;
     }
@@ -259,10 +274,13 @@ class Unit {
   }
 
   // Where more may come, its row may be forgotten before it is told.
-  Memory::Spot fold(Range one, const Memory::Spot& around, FoldedTree* into_it, bool more_may_come) {
+  Memory::Spot fold(Range one, const Memory::Spot& around, FoldedTree* into_it,
+                    bool more_may_come) {
     if (more_may_come) one.row = -1;
-    const int64_t children_ns = into_it == nullptr ? 0 : into_it->children_ns;  // of those that came earlier
-    const int64_t self_ns = (one.flags & kOverlapping) != 0 ? 0 : wrapped_difference(one.duration_ns, children_ns);
+    const int64_t children_ns =
+        into_it == nullptr ? 0 : into_it->children_ns;  // of those that came earlier
+    const int64_t self_ns =
+        (one.flags & kOverlapping) != 0 ? 0 : wrapped_difference(one.duration_ns, children_ns);
     Path* path = paths_.fold(*around.tree, around.path, one, self_ns);
     if (into_it != nullptr) paths_.merge(*around.tree, path, *into_it);
     return {around.tree, path, kNoNode};
@@ -305,8 +323,9 @@ class Unit {
   int64_t waiting_ = 0;  // how many were not compared yet
   Paths paths_;
   FoldedTree folded_;
-  Ranges held_;  // as they came: those that were kept when ranges were compared last, and those that wait
-  std::vector<Kept> kept_;   // of the first ones
+  Ranges held_;  // as they came: those that were kept when ranges were compared last, and those
+                 // that wait
+  std::vector<Kept> kept_;  // of the first ones
   Awaited awaited_;
 };
 

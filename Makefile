@@ -5,13 +5,14 @@ TORCH ?= torch==2.13.0
 PYTEST ?= -q
 
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.cpp' -o -name '*.hpp' -o -path '*/report/page.*')
+CPP := find src tests -name '*.[ch]pp'
 RUN := .venv/bin/python
 unexport PYTHONDONTWRITEBYTECODE # what is imported in a thousand programs is compiled once
 
 .PHONY: help
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */\1 | /' | \
-	    awk -F ' \\| ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1 | /' | \
+	    awk -F ' \\| ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
 
 .PHONY: demo
 demo: .venv/.for-demo ## train a small transformer with every operator observed; ends with a report
@@ -21,14 +22,24 @@ demo: .venv/.for-demo ## train a small transformer with every operator observed;
 test: .venv/.for-test ## the whole test suite, then the part without PyTorch on the other CPythons found here
 	scripts/test_all.sh $(PYTEST)
 
+.PHONY: sanitize
+sanitize: .venv/.for-test ## recorder, drain and contract tests under the compiler's sanitizers (Linux)
+	scripts/sanitize.sh
+
 .PHONY: lint
-lint: .venv/.for-test ## linter and types
+lint: .venv/.for-test ## linter, formats and types
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+	$(CPP) | xargs .venv/bin/clang-format --dry-run -Werror
 	$(RUN) -m mypy
 
+.PHONY: format
+format: .venv/.for-test ## set Python and C++ as lint wants them
+	$(RUN) -m ruff format .
+	$(CPP) | xargs .venv/bin/clang-format -i
+
 .PHONY: check
-check: lint ## linter, types and layers
+check: lint ## linter, formats, types and layers
 	$(RUN) -m pytest -q tests/unit/test_layers.py tests/unit/test_native_layers.py
 
 .PHONY: map
@@ -38,6 +49,10 @@ map: ## what each source file is
 .PHONY: bench
 bench: .venv/.for-test ## what it costs, beside its peers, on this machine
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(RUN) $$file || exit 1; done
+
+.PHONY: bench-quick
+bench-quick: .venv/.for-test ## what a program pays beside the recorder, in two minutes
+	$(RUN) benchmarks/quick.py
 
 .PHONY: build
 build: .venv/.for-test ## a wheel, in dist/

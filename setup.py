@@ -1,4 +1,6 @@
-"""Builds the native part where a compiler exists, and notes why where it doesn't (``native_build.json`` in the package)."""
+"""Builds the native part where a compiler exists, and notes why where it doesn't
+(``native_build.json`` in the package).
+"""
 
 from __future__ import annotations
 
@@ -18,43 +20,47 @@ from setuptools.modified import newer_group
 
 NATIVE = Path("src/otel_recfn/native")
 OWN_LIBRARIES = {"observer", "callbacks"}  # compiled at first use, against the user's torch
-WITHOUT_PYTHON = {
-    "core",
-    "drain",
-}  # they don't include Python's headers: compiled once for all CPythons
-SOURCES = sorted(path for path in NATIVE.glob("*/*.cpp") if path.parent.name not in OWN_LIBRARIES)
-HEADERS = sorted(NATIVE.glob("*/*.hpp"))
+# They don't include Python's headers: compiled once for all CPythons.
+WITHOUT_PYTHON = {"core", "drain"}
+SOURCES = sorted(path for path in NATIVE.rglob("*.cpp") if path.parent.name not in OWN_LIBRARIES)
+HEADERS = sorted(NATIVE.rglob("*.hpp"))
 DEPENDS = [str(path) for path in (*SOURCES, *HEADERS)]
 JOINED = Path("build/joined")
 COMPILE = [
-    *(
-        "-std=c++17",
-        "-O3",
-        "-g0",
-    ),  # -g, which Python was built with, is a third of the time of a compile
+    # -g, which Python was built with, is a third of the time of a compile.
+    *("-std=c++17", "-O3", "-g0"),
     "-fno-math-errno",  # rounding, which each time needs, is one instruction then and not a call
-    "-falign-functions=64",  # else what a range costs differs by a sixth from build to build, as other code moves it
+    # Else what a range costs differs by a sixth from build to build, as other code moves it.
+    "-falign-functions=64",
     *("-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers"),
 ]
-OVERFLOW = {
-    "-fwrapv",
-    "-fno-strict-overflow",
-}  # CPythons are built with one of them; the second includes the first
-# Intel's processors from Skylake to Comet Lake decode a jump anew each time that lies across 32 bytes, or ends there.
+# CPythons are built with one of them; the second includes the first.
+OVERFLOW = {"-fwrapv", "-fno-strict-overflow"}
+# Intel's processors from Skylake to Comet Lake decode a jump anew each time that lies across 32
+# bytes, or ends there: 2-4 ns of a traced call.
 ALIGNED_JUMPS = "-Wa,-mbranches-within-32B-boundaries"
 
 
+def folder_of(source: Path) -> str:
+    """The source's folder below ``native/``."""
+    return source.parent.relative_to(NATIVE).as_posix()
+
+
 def joined_sources(folders: set[str]) -> list[str]:
-    """A file per folder of sources, which includes them all: reading the headers again for each takes most of a compile."""
+    """A file per folder of sources, which includes them all: reading the headers again for each
+    takes most of a compile.
+    """
     JOINED.mkdir(parents=True, exist_ok=True)
     return [_joined(folder) for folder in sorted(folders)]
 
 
 def _joined(folder: str) -> str:
-    """Written only where it says something new: setuptools compiles all again where a source is younger than what it built."""
-    file = JOINED / f"{folder}.cpp"
+    """Written only where it says something new: setuptools compiles all again where a source is
+    younger than what it built.
+    """
+    file = JOINED / f"{folder.replace('/', '_')}.cpp"
     text = "".join(
-        f'#include "{folder}/{path.name}"\n' for path in SOURCES if path.parent.name == folder
+        f'#include "{folder}/{path.name}"\n' for path in SOURCES if folder_of(path) == folder
     )
     if not file.exists() or file.read_text() != text:
         file.write_text(text)
@@ -65,12 +71,15 @@ FOR_ANY_PYTHON = joined_sources(WITHOUT_PYTHON)
 
 
 class BuildNativeOrSayWhy(build_ext):
-    """A failed compile is noted and told, and the installation goes on; without the native part nothing is recorded."""
+    """A failed compile is noted and told, and the installation goes on; without the native part
+    nothing is recorded.
+    """
 
     def run(self) -> None:
         if sysconfig.get_config_var("Py_GIL_DISABLED"):
             self._note(
-                "otel-recfn needs a GIL, and this CPython is free-threaded: install with the usual build"
+                "otel-recfn needs a GIL, and this CPython is free-threaded: install with the usual"
+                " build"
             )
             return
         try:
@@ -121,11 +130,14 @@ class BuildNativeOrSayWhy(build_ext):
         return built
 
     def _folder_for_any_python(self, command: list[str]) -> str:
-        """One for all whose flags differ in no more than warnings, debugging, and which of ``OVERFLOW`` they have."""
+        """One for all whose flags differ in no more than warnings, debugging, and which of
+        ``OVERFLOW`` they have.
+        """
         flags = [
             word for word in command if word not in OVERFLOW and not word.startswith(("-W", "-g"))
         ]
-        return f"build/any-python-{hashlib.sha256(repr((flags, COMPILE, self.plat_name)).encode()).hexdigest()[:8]}"
+        key = repr((flags, COMPILE, self.plat_name)).encode()
+        return f"build/any-python-{hashlib.sha256(key).hexdigest()[:8]}"
 
     def _note(self, reason: str) -> None:
         if reason:
@@ -152,7 +164,7 @@ class BuildNativeOrSayWhy(build_ext):
 
 native = Extension(
     "otel_recfn._native",
-    sources=joined_sources({path.parent.name for path in SOURCES} - WITHOUT_PYTHON),
+    sources=joined_sources({folder_of(path) for path in SOURCES} - WITHOUT_PYTHON),
     depends=DEPENDS,
     include_dirs=[str(NATIVE)],
     extra_compile_args=COMPILE,

@@ -1,4 +1,5 @@
-"""A numpy library with generated wrappers: its operators as spans, as a Chrome trace and as a graph.
+"""A numpy library with generated wrappers: its operators as spans, as a Chrome trace and as a
+graph.
 
 python examples/arrays.py [trace.json]
 """
@@ -57,7 +58,8 @@ def main() -> None:
     (request,) = (span for span in finished if span.name == "request")
     print_tree(request, finished)
     print(
-        f"\n{len(below(request, finished))} operators as spans; the same as a Chrome trace: {chrome_trace}\n"
+        f"\n{len(below(request, finished))} operators as spans; the same as a Chrome trace:"
+        f" {chrome_trace}\n"
     )
     print(trace(attention, *inputs))
 

@@ -1,4 +1,5 @@
-"""Trains the small transformer with every operator observed, shows one step as a tree, and ends with the report.
+"""Trains the small transformer with every operator observed, shows one step as a tree, and ends
+with the report.
 
 python examples/demo.py [arguments of train.py]
 """
@@ -26,9 +27,8 @@ LOSSES = ("dropped", "failed", "incomplete")
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The demo."""
-    shown_step = min(
-        12, train.arguments(argv).steps - 1
-    )  # the first steps are slower than the rest
+    # The first steps are slower than the rest.
+    shown_step = min(12, train.arguments(argv).steps - 1)
 
     def wanted(span: ReadableSpan) -> bool:
         return span.name == "step" and (span.attributes or {}).get("step") == shown_step
@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     telemetry.print_tree()
     print_losses(counters)
     print(
-        f"\n{telemetry.where()}\n    Service {SERVICE}: 'epoch' holds 'step', and 'step' the modules and operators."
+        f"\n{telemetry.where()}\n    Service {SERVICE}: 'epoch' holds 'step', and 'step' the"
+        " modules and operators."
     )
     print(f"Every operator of every thread, for https://ui.perfetto.dev: {describe(chrome_trace)}")
     print("    Beside it, trace.pid*.json.gz: the same of each process that loaded data.")
@@ -62,13 +63,14 @@ def observed_training(
     finally:
         instrumentor.uninstrument()
         telemetry.close()
-    return dict(
-        instrumentor.counters()
-    )  # now, because what could not be sent by the end is counted then
+    # Now, because what could not be sent by the end is counted then.
+    return dict(instrumentor.counters())
 
 
 def print_report(chrome_trace: Path, page: Path) -> None:
-    """Writes the report of the trace, opens it where there is a screen, and says what took the time."""
+    """Writes the report of the trace, opens it where there is a screen, and says what took the
+    time.
+    """
     report = Report(read_processes([chrome_trace]), "otel-recfn demo")
     report.write(page)
     open_page(page)

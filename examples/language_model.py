@@ -62,7 +62,9 @@ class LanguageModel(nn.Module):
 
     @torch.inference_mode()
     def generate(self, prompt: Tensor, count: int, temperature: float = 0.7) -> Tensor:
-        """``prompt``, one dimension and at least one letter, followed by ``count`` letters drawn one after another."""
+        """``prompt``, one dimension and at least one letter, followed by ``count`` letters drawn
+        one after another.
+        """
         tokens = prompt[None]
         for _ in range(count):
             logits = self(tokens[:, -self.context :])[:, -1]

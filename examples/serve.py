@@ -1,8 +1,9 @@
-"""An HTTP server whose handler runs the small transformer: the operators appear below the request that caused them.
+"""An HTTP server whose handler runs the small transformer: the operators appear below the request
+that caused them.
 
-python examples/serve.py --port 8000
-curl 'localhost:8000/write?prompt=the%20owl&letters=20'
-python examples/serve.py --once             asks itself once, prints the request's spans as a tree, and ends
+    python examples/serve.py --port 8000
+    curl 'localhost:8000/write?prompt=the%20owl&letters=20'
+    python examples/serve.py --once    asks itself once, prints the request's spans as a tree, ends
 """
 
 from __future__ import annotations
@@ -115,8 +116,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     app = make_app(model)
     FastAPIInstrumentor.instrument_app(app, tracer_provider=telemetry.provider)
     try:
-        serve_once(app, options.host) if options.once else uvicorn.run(
-            app, host=options.host, port=options.port
+        (
+            serve_once(app, options.host)
+            if options.once
+            else uvicorn.run(app, host=options.host, port=options.port)
         )
     finally:
         instrumentor.uninstrument()

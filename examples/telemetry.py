@@ -1,4 +1,5 @@
-"""Where the examples send their spans: over OTLP to localhost:4317 when something listens there, else to a file, as OTLP JSON.
+"""Where the examples send their spans: over OTLP to localhost:4317 when something listens there,
+else to a file, as OTLP JSON.
 
 Either way one span and everything below it is kept, for the tree in the terminal.
 """
@@ -28,8 +29,8 @@ SLACK_NS = 5_000_000  # two clocks may differ by as much while one is set
 class OneTree(SpanProcessor):
     """Keeps the first span that ``wanted`` picks and what is below it.
 
-    A parent comes after its children, so spans of the same trace and time are kept until the end tells which belong to it;
-    no more than ``limit``.
+    A parent comes after its children, so spans of the same trace and time are kept until the end
+    tells which belong to it; no more than ``limit``.
     """
 
     def __init__(self, wanted: Callable[[ReadableSpan], bool], limit: int = 20_000) -> None:
@@ -88,17 +89,21 @@ class Telemetry:
             return
         spans = self.tree.spans()
         print(
-            f"\nOne {self.tree.root.name!r} span and the {len(spans)} spans below it, in milliseconds:\n"
+            f"\nOne {self.tree.root.name!r} span and the {len(spans)} spans below it, in"
+            " milliseconds:\n"
         )
         print_tree(self.tree.root, spans)
 
     def where(self) -> str:
         """Where the spans went, and how to see them."""
         if self.exported:
-            return f"Spans were sent to localhost:{OTLP_PORT}. Where Jaeger stands behind it, they are at {JAEGER}"
+            return (
+                f"Spans were sent to localhost:{OTLP_PORT}. Where Jaeger stands behind it, they are"
+                f" at {JAEGER}"
+            )
         return (
-            f"Spans, as OTLP JSON, a request a line: {describe(self.file)}\n"
-            f"    Jaeger's page opens that file: Search, Upload. Or start it as docs/collector.md says and run this again."
+            f"Spans, as OTLP JSON, a request a line: {describe(self.file)}\n    Jaeger's page opens"
+            " that file: Search, Upload. Or start it as docs/collector.md says and run this again."
         )
 
 

@@ -1,4 +1,5 @@
-"""Trains a small transformer on text it makes itself, in OpenTelemetry spans of its own: an epoch, a step.
+"""Trains a small transformer on text it makes itself, in OpenTelemetry spans of its own: an epoch,
+a step.
 
 It only uses the OpenTelemetry API and sets nothing up, so it runs
 
@@ -57,7 +58,10 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def train(options: argparse.Namespace) -> LanguageModel:
-    """Trains from nothing and prints the loss as it falls. The text never repeats: an epoch is so many steps."""
+    """Trains from nothing and prints the loss as it falls.
+
+    The text never repeats: an epoch is so many steps.
+    """
     torch.set_num_threads(options.threads)
     with tracer.start_as_current_span("set up"):
         torch.manual_seed(options.seed)
@@ -87,7 +91,8 @@ def run_epoch(
             span.set_attribute("loss", losses[-1])
     milliseconds = (time.perf_counter() - started) / len(steps) * 1000
     print(
-        f"step {steps[-1] + 1:4d}   loss {sum(losses) / len(losses):.3f}   {milliseconds:5.1f} ms a step",
+        f"step {steps[-1] + 1:4d}   loss {sum(losses) / len(losses):.3f}   {milliseconds:5.1f} ms a"
+        " step",
         flush=True,
     )
 

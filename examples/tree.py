@@ -1,4 +1,6 @@
-"""Prints one span and what is below it as a tree: repeated siblings on one line, small change summed up."""
+"""Prints one span and what is below it as a tree: repeated siblings on one line, small change
+summed up.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +38,18 @@ def duration_ns(span: ReadableSpan) -> int:
 
 
 def print_tree(
-    root: ReadableSpan, spans: Sequence[ReadableSpan], depth: int = 7, least_share: float = 0.01
+    root: ReadableSpan, spans: Sequence[ReadableSpan], depth: int = 7, min_share: float = 0.01
 ) -> None:
-    """The tree below ``root``, at most ``depth`` levels; what took less than ``least_share`` of it is summed up."""
+    """The tree below ``root``, at most ``depth`` levels; what took less than ``min_share`` of
+    it is summed up.
+    """
     children = children_of(spans)
     top = Line(root.name, [root], _lines(children.get(root.context.span_id, ()), children, depth))
-    for text, line in _texts(top, int(duration_ns(root) * least_share)):
+    for text, line in _texts(top, int(duration_ns(root) * min_share)):
         times = f"{len(line.spans)} x" if len(line.spans) > 1 else ""
         print(
-            f"{text if len(text) <= WIDTH else text[: WIDTH - 1] + '…':<{WIDTH}} {times:>6} {line.duration_ns / 1e6:9.3f} ms"
+            f"{text if len(text) <= WIDTH else text[: WIDTH - 1] + '…':<{WIDTH}} {times:>6}"
+            f" {line.duration_ns / 1e6:9.3f} ms"
         )
 
 
@@ -78,7 +83,9 @@ def _lines(spans: Sequence[ReadableSpan], children: Children, depth: int) -> lis
 
 
 def _alike(spans: Sequence[ReadableSpan]) -> Iterator[tuple[str, list[ReadableSpan]]]:
-    """Siblings in a row with the same name but for its number; of many siblings also those that are apart."""
+    """Siblings in a row with the same name but for its number; of many siblings also those that
+    are apart.
+    """
     in_order = spans
     if len(spans) > MANY:
         places = {name: place for place, name in reversed(list(enumerate(map(_plain_name, spans))))}
@@ -93,23 +100,25 @@ def _plain_name(span: ReadableSpan) -> str:
 
 
 def _interleaved(alike: Sequence[ReadableSpan], children: Children) -> list[ReadableSpan]:
-    """The children of spans that look alike: their first ones, then their second ones, and so on."""
+    """The children of spans that look alike: their first ones, then their second ones, and so
+    on.
+    """
     families = [children.get(span.context.span_id, ()) for span in alike]
     return [child for same_place in zip_longest(*families) for child in same_place if child]
 
 
 def _texts(
-    line: Line, least_ns: int, indent: str = "", branch: str = ""
+    line: Line, min_ns: int, indent: str = "", branch: str = ""
 ) -> Iterator[tuple[str, Line]]:
     """The line, indented, and those below it."""
     yield indent + branch + line.name, line
     inner = indent + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
-    shown = [child for child in line.below if child.duration_ns >= least_ns]
+    shown = [child for child in line.below if child.duration_ns >= min_ns]
     small = Line(
         "… shorter ones",
-        [span for child in line.below if child.duration_ns < least_ns for span in child.spans],
+        [span for child in line.below if child.duration_ns < min_ns for span in child.spans],
     )
-    if small.spans and small.duration_ns >= least_ns:
+    if small.spans and small.duration_ns >= min_ns:
         shown.append(small)
     for child in shown:
-        yield from _texts(child, least_ns, inner, "└─ " if child is shown[-1] else "├─ ")
+        yield from _texts(child, min_ns, inner, "└─ " if child is shown[-1] else "├─ ")

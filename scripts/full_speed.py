@@ -1,10 +1,12 @@
-"""Records as fast as threads can below sampled spans, while a server in a process of its own reads every span that is sent.
+"""Records as fast as threads can below sampled spans, while a server in a process of its own reads
+every span that is sent.
 
     python scripts/full_speed.py --seconds 60 --threads 4 --epoch-steps 100
 
-Each thread trains a tiny model, whose step is over a thousand operators that compute next to nothing, in the program's spans:
-an epoch, and in it its steps. ``--epoch-steps 0``: each step is a trace of its own. At the end the counters have to balance, no
-span may lack its parent, and nothing may be dropped; the exit code is 1 otherwise. It also tells how much memory was in use.
+Each thread trains a tiny model, whose step is over a thousand operators that compute next to
+nothing, in the program's spans: an epoch, and in it its steps. ``--epoch-steps 0``: each step is a
+trace of its own. At the end the counters have to balance, no span may lack its parent, and nothing
+may be dropped; the exit code is 1 otherwise. It also tells how much memory was in use.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
     add_TraceServiceServicer_to_server,
 )
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "integration"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 FOLDED = "recfn.unit.folded.count"
 Report = dict[str, Any]
@@ -115,7 +117,7 @@ class Server:
 
 def work(tracer: Any, epoch_steps: int, until: float) -> None:
     """One thread's training."""
-    from torch_programs import Training
+    from helpers.torch_programs import Training
 
     training = Training()
     while time.monotonic() < until:

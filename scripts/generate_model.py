@@ -2,7 +2,8 @@
 
     python scripts/generate_model.py
 
-Run it after a change of ``model/columns.py`` or ``events.py``, and commit what it wrote; a test says when that was forgotten.
+Run it after a change of ``model/columns.py`` or ``events.py``, and commit what it wrote; a test
+says when that was forgotten.
 """
 
 from __future__ import annotations
@@ -19,9 +20,15 @@ if __name__ == "__main__":
     sys.path.insert(0, str(PACKAGE.parent))
 
 from otel_recfn.model.columns import BY_SIZE, COLUMNS, Column  # noqa: E402
-from otel_recfn.model.events import (  # noqa: E402  # noqa: E402
+from otel_recfn.model.events import (  # noqa: E402
+    LONGEST_TRACE_NS,
+    MOST_RANGES_OF_TRACE,
+    NODES_PREFIX,
+    OPTIMIZER,
+    OPTIMIZER_STEP,
     ORDINAL_BITS,
     OVERLAPPING,
+    PROFILER_STEP,
     SOURCES,
     SOURCES_WITHOUT_SCOPES,
     ContextFlag,
@@ -45,41 +52,40 @@ def files() -> dict[Path, str]:
 
 def columns_header() -> str:
     """The table of columns for C++."""
-    announced = [column for column in COLUMNS if column.announced]
+    opened_columns = [column for column in COLUMNS if column.in_opened]
     return f"""// The table of columns. {ORIGIN.format("model/columns.py")}
 #pragma once
 #include <cstdint>
 
-// Calls one of its parameters for each column, the largest first, so that a row of them has no gaps: with its type, its name,
-// what says that there is nothing, the attribute of spans, the argument in Chrome traces (both "" where there is none), and
-// whether its text is JSON. Seldom columns are written by drains in which some row isn't empty, the others by each; texts index
-// the names.
-#define RECFN_COLUMNS(NUMBER, TEXT, SELDOM_NUMBER, SELDOM_TEXT) \\
-{_continued(map(_column, BY_SIZE))}
+// Calls one of its parameters for each column, the largest first, so that a row of them has no
+// gaps: with its type, its name, what says that there is nothing, the attribute of spans, the
+// argument in Chrome traces (both "" where there is none), and whether its text is JSON. Seldom
+// columns are written by drains in which some row isn't empty, the others by each; texts index the
+// names.
+{_macro("RECFN_COLUMNS(NUMBER, TEXT, OPTIONAL_NUMBER, OPTIONAL_TEXT)", map(_column, BY_SIZE))}
 
 // What is told of a top-level range that began.
-#define RECFN_ANNOUNCED_COLUMNS(X) \\
-{_continued(map(_typed, announced))}
+{_macro("RECFN_OPENED_COLUMNS(X)", map(_typed, opened_columns))}
 
 // Numbers that few begins have.
-#define RECFN_RARE_NUMBERS(X) \\
-{_continued(_typed(column) for column in COLUMNS if column.is_rare)}
+{_macro("RECFN_PRELUDE_NUMBERS(X)", (_typed(column) for column in COLUMNS if column.in_prelude))}
 
 // Numbers that few ends have.
-#define RECFN_END_NUMBERS(X) \\
-{_continued(_typed(column) for column in COLUMNS if column.of_end)}
+{_macro("RECFN_END_NUMBERS(X)", (_typed(column) for column in COLUMNS if column.in_end_prelude))}
 
 #define RECFN_NO_COLUMN(...)
 #define RECFN_EACH_COLUMN(X) RECFN_COLUMNS(X, X, X, X)
 #define RECFN_USUAL_COLUMNS(X) RECFN_COLUMNS(X, X, RECFN_NO_COLUMN, RECFN_NO_COLUMN)
-#define RECFN_SELDOM_COLUMNS(X) RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_NO_COLUMN, X, X)
+#define RECFN_OPTIONAL_COLUMNS(X) RECFN_COLUMNS(RECFN_NO_COLUMN, RECFN_NO_COLUMN, X, X)
 #define RECFN_NUMBER_COLUMNS(X) RECFN_COLUMNS(X, RECFN_NO_COLUMN, X, RECFN_NO_COLUMN)
 #define RECFN_TEXT_COLUMNS(X) RECFN_COLUMNS(RECFN_NO_COLUMN, X, RECFN_NO_COLUMN, X)
 """
 
 
 def _column(column: Column[Any, Any]) -> str:
-    kind = ("SELDOM_" if column.seldom else "") + ("TEXT" if column.value is str else "NUMBER")
+    kind = ("OPTIONAL_" if column.is_optional else "") + (
+        "TEXT" if column.value is str else "NUMBER"
+    )
     told = f'"{column.attribute}", "{column.argument}", {str(column.is_json).lower()}'
     return f"  {kind}({column.dtype.__name__}_t, {column.name}, {column.empty}, {told})"
 
@@ -88,8 +94,13 @@ def _typed(column: Column[Any, Any]) -> str:
     return f"  X({column.dtype.__name__}_t, {column.name}, {column.empty})"
 
 
-def _continued(lines: Iterable[str]) -> str:
-    return " \\\n".join(lines)
+def _macro(head: str, body: Iterable[str]) -> str:
+    """The definition of a macro, set as clang-format sets it."""
+    lines = [f"#define {head}", *body]
+    if len(lines) == 2:
+        return " ".join(line.strip() for line in lines)
+    width = max(map(len, lines[:-1]))
+    return "\n".join([*(f"{line:<{width}} \\" for line in lines[:-1]), lines[-1]])
 
 
 def events_header() -> str:
@@ -98,11 +109,13 @@ def events_header() -> str:
 // {ORIGIN.format("model/events.py")}
 #pragma once
 #include <cstdint>
+#include <string_view>
 
 namespace recfn {{
 
 {_enum(RowKind, "uint8_t", "Row")}
-// The lowest ones of an event id: which begin of its thread it was. The others are the thread's number.
+// The lowest ones of an event id: which begin of its thread it was. The others are the thread's
+// number.
 constexpr uint32_t kOrdinalBits = {ORDINAL_BITS};
 
 {_enum(EventFlag, "uint32_t", "")}
@@ -112,28 +125,42 @@ constexpr uint32_t kOverlapping = {OVERLAPPING};
 {_enum(EventSource, "uint32_t", "Source")}
 {_enum(ContextFlag, "uint64_t", "Context")}
 // Sources whose rows are recorded whatever their scope, a bit each.
-constexpr uint32_t kSourcesWithoutScopes = {_bits(SOURCES_WITHOUT_SCOPES)};
+constexpr uint32_t kSourcesWithoutScopes =
+    {_bits(SOURCES_WITHOUT_SCOPES)};
 
 // Of each source, what names of calls of Python code begin with; null where it announces none.
-constexpr const char* kCallPrefixes[] = {{{", ".join(_text(SOURCES[source].call_prefix) for source in EventSource)}}};
+constexpr const char* kCallPrefixes[] = {{{_call_prefixes()}}};
+
+// The beginnings of names of ranges that say where training steps are.
+constexpr const char* kOptimizer = {_text(OPTIMIZER)};
+constexpr const char* kOptimizerStep = {_text(OPTIMIZER_STEP)};
+constexpr const char* kProfilerStep = {_text(PROFILER_STEP)};
+
+// Limits of traces that we start (stage/own_traces.hpp).
+constexpr uint32_t kMostRangesOfTrace = {MOST_RANGES_OF_TRACE};
+constexpr int64_t kLongestTraceNs = {LONGEST_TRACE_NS};
+
+// What PyTorch puts before the name of a backward node to name the range around it.
+constexpr std::string_view kNodesPrefix = {_text(NODES_PREFIX)};
 
 {_enum(Extra, "uint32_t", "Extra")}
 {_enum(RecordScope, "uint32_t", "Scope")}
 constexpr uint32_t kNumScopes = {len(RecordScope)};
 
 // The name of each scope.
+// clang-format off
 constexpr const char* kScopeNames[kNumScopes] = {{
 {_lines(f'    "{scope.name}",' for scope in RecordScope)}
 }};
+// clang-format on
 
 }}  // namespace recfn
 """
 
 
 def _enum(enum: type[IntEnum | IntFlag], holds: str, suffix: str) -> str:
-    members = [
-        member for member in enum if member.value or issubclass(enum, IntEnum)
-    ]  # 3.10 lists flags of no bits too
+    # 3.10 lists flags of no bits too.
+    members = [member for member in enum if member.value or issubclass(enum, IntEnum)]
     values = _lines(
         f"  {_constant(member.name or '', suffix)} = {int(member)}," for member in members
     )
@@ -142,6 +169,10 @@ def _enum(enum: type[IntEnum | IntFlag], holds: str, suffix: str) -> str:
 
 def _bits(sources: Iterable[EventSource]) -> str:
     return " | ".join(f"1u << {_constant(source.name, 'Source')}" for source in sorted(sources))
+
+
+def _call_prefixes() -> str:
+    return ", ".join(_text(SOURCES[source].call_prefix) for source in EventSource)
 
 
 def _text(text: str | None) -> str:

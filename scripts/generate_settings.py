@@ -1,8 +1,10 @@
-"""Writes what is said of settings, from the table of settings: that of docs/settings.md and the docstring of ``profile``.
+"""Writes what is said of settings, from the table of settings: that of docs/settings.md and the
+docstring of ``profile``.
 
     python scripts/generate_settings.py
 
-Run it after a change of ``settings/table.py``, and commit what it wrote; a test says when that was forgotten.
+Run it after a change of ``settings/table.py``, and commit what it wrote; a test says when that was
+forgotten.
 """
 
 from __future__ import annotations
@@ -18,15 +20,19 @@ PACKAGE = ROOT / "src" / "otel_recfn"
 if __name__ == "__main__":
     sys.path.insert(0, str(PACKAGE.parent))
 
-from otel_recfn.settings.table import PROCESS_VARIABLES, PROFILE_SETTINGS, SETTINGS, Setting  # noqa: E402
+from otel_recfn.settings.setting import Setting  # noqa: E402
+from otel_recfn.settings.table import PROFILE_SETTINGS, SETTINGS  # noqa: E402
+from otel_recfn.settings.variables import PROCESS_VARIABLES  # noqa: E402
 
 HEAD = "| keyword | default | meaning |\n|---|---|---|\n"
-WIDTH = 128
+WIDTH = 100
 """Of a line of code."""
 
 
 def files() -> dict[Path, str]:
-    """What is written where: each file as it is, but for its table or the arguments in its first docstring that has some."""
+    """What is written where: each file as it is, but for its table or the arguments in its first
+    docstring that has some.
+    """
     page, profiling = ROOT / "docs" / "settings.md", PACKAGE / "profiling.py"
     return {
         page: with_table(page.read_text(encoding="utf-8")),
@@ -55,7 +61,10 @@ def _row(name: str, *words: str) -> str:
 
 
 def _argument(setting: Setting, indent: str) -> str:
-    text = f"{setting.name}: {setting.meaning.replace('`', '``')}. Default: {setting.default_in_words}."
+    text = (
+        f"{setting.name}: {setting.meaning.replace('`', '``')}. Default:"
+        f" {setting.default_in_words}."
+    )
     return textwrap.fill(
         text,
         WIDTH,

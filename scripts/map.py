@@ -1,4 +1,6 @@
-"""Prints what each source file is: the first paragraph of its docstring or leading comment, folder by folder."""
+"""Prints what each source file is: the first paragraph of its docstring or leading comment,
+folder by folder.
+"""
 
 from __future__ import annotations
 

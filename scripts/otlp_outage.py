@@ -1,4 +1,5 @@
-"""A server that is killed and comes back after a minute, while a program goes on: whether all spans arrive.
+"""A server that is killed and comes back after a minute, while a program goes on: whether all spans
+arrive.
 
     python scripts/otlp_outage.py [--away S] [--over http|grpc]
 
@@ -86,7 +87,8 @@ def main() -> int:
     instrumentor.uninstrument()
     lost = losses(counters)
     print(
-        f"{arrived} of {made} spans arrived, {took:.1f} s after it came back; flushed: {flushed}; lost: {lost or 0}"
+        f"{arrived} of {made} spans arrived, {took:.1f} s after it came back; flushed: {flushed};"
+        f" lost: {lost or 0}"
     )
     return 0 if arrived == made and not lost else 1
 

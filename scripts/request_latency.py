@@ -1,10 +1,11 @@
-"""How long after a request's end its spans have been handed to the provider's span processors, at the default settings.
+"""How long after a request's end its spans have been handed to the provider's span processors, at
+the default settings.
 
     python scripts/request_latency.py --at-once 1 8
     python scripts/request_latency.py --at-once 8 --busy-threads 1 --export-seconds 0.3
 
-Each request calls a small model in a span. A processor notes when it gets spans of ours. The exit code is 1 where a request's
-last one came later than ``--seconds``.
+Each request calls a small model in a span. A processor notes when it gets spans of ours. The exit
+code is 1 where a request's last one came later than ``--seconds``.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-os.environ.setdefault(
-    "OMP_NUM_THREADS", "1"
-)  # else threads of OpenMP wait for each other busily on a machine that is busy
+# Else threads of OpenMP wait for each other busily on a machine that is busy.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
@@ -101,7 +101,8 @@ def main() -> int:
         found = delays(provider, notes, asked.requests, at_once)
         longest = max(longest, *found)
         print(
-            f"{at_once} at once: median {statistics.median(found):.2f} s, longest {max(found):.2f} s"
+            f"{at_once} at once: median {statistics.median(found):.2f} s, longest"
+            f" {max(found):.2f} s"
         )
     return int(longest > asked.seconds)
 

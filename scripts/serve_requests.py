@@ -2,9 +2,10 @@
 
     python scripts/serve_requests.py --requests 50 --at-once 1 8
 
-First all requests one after the other, then as many again, some at once. What the example wrote is then read: in each request's
-trace no span may lack its parent, and spans and folded ranges together have to be as many as the same request had when it was
-asked for alone. It prints how many spans a request took, and how many ranges these tell of. The exit code is 1 otherwise.
+First all requests one after the other, then as many again, some at once. What the example wrote is
+then read: in each request's trace no span may lack its parent, and spans and folded ranges together
+have to be as many as the same request had when it was asked for alone. It prints how many spans a
+request took, and how many ranges these tell of. The exit code is 1 otherwise.
 """
 
 from __future__ import annotations
@@ -161,7 +162,8 @@ def main() -> int:
     spans = sorted([trace.spans for trace in traces])
     if traces:
         print(
-            f"{len(traces)} requests of {traces[-1].ranges:,} ranges, with {spans[0]} to {spans[-1]} spans of them"
+            f"{len(traces)} requests of {traces[-1].ranges:,} ranges, with {spans[0]} to"
+            f" {spans[-1]} spans of them"
         )
         print(f"the median request has {spans[len(spans) // 2]}, all together {sum(spans):,}")
     found = faults(traces, options.requests * len(options.at_once))

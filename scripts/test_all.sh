@@ -12,7 +12,7 @@ trap 'exit 130' INT TERM
 parts=$!
 nice -n 5 scripts/test_without_torch.sh >"$said/others" 2>&1 </dev/null &
 others=$!
-.venv/bin/python -m pytest "$@" tests/integration
+.venv/bin/python -m pytest "$@" tests/integration tests/laws
 failed=$?
 [ "$failed" = 2 ] && exit 2 # interrupted: the other runs are ended too
 wait "$parts" || failed=1

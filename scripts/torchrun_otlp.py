@@ -1,8 +1,10 @@
-"""What two ranks under torchrun, and the workers of a DataLoader of one of them, export with ``span_exporter``.
+"""What two ranks under torchrun, and the workers of a DataLoader of one of them, export with
+``span_exporter``.
 
 python scripts/torchrun_otlp.py
 
-Each rank does its work below the trace that the launcher began, and its requests say which rank it is.
+Each rank does its work below the trace that the launcher began, and its requests say which rank it
+is.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ def rank() -> None:
 def main() -> None:
     """Begins them, and says what came."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from otlp_server import OtlpServer
+    from helpers.otlp_server import OtlpServer
 
     found: Counter[tuple[str, int, int]] = Counter()
     with OtlpServer("http") as server:

@@ -1,9 +1,11 @@
-"""Calls generated wrappers of PyTorch's operators as PyTorch's own samples do, and compares results with the direct call.
+"""Calls generated wrappers of PyTorch's operators as PyTorch's own samples do, and compares results
+with the direct call.
 
     python scripts/wrappers_against_operators.py [--seconds 300] [--match add] [--out DIR]
 
-Every operator that a sample runs is called on copies of its arguments: directly, and through its wrapper, which is idle then,
-observed by a callback that needs inputs, or traced. Prints how many operators and calls were compared, and each difference.
+Every operator that a sample runs is called on copies of its arguments: directly, and through its
+wrapper, which is idle then, observed by a callback that needs inputs, or traced. Prints how many
+operators and calls were compared, and each difference.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from otel_recfn import RecordFunctionCallback, add_global_callback, remove_callback
 from otel_recfn.codegen.modules import WrapperRequest, generate, write
 from otel_recfn.codegen.python_words import parameter_name
+from otel_recfn.observing import RecordFunctionCallback, add_global_callback, remove_callback
 from otel_recfn.tracing.graph import Tracer, tracing_into
 
 ANY_CONTENT = ("empty", "resize", "_efficientzerotensor")
@@ -72,9 +74,8 @@ class Comparison(TorchDispatchMode):
                 ours = outcome(wrapper, args, renamed)
             if same(direct, ours, any_content=any(part in name for part in ANY_CONTENT)):
                 continue
-            again = [
-                outcome(func, args, kwargs) for _ in range(REPETITIONS)
-            ]  # all kept: each in memory of its own
+            # All kept: each in memory of its own.
+            again = [outcome(func, args, kwargs) for _ in range(REPETITIONS)]
             if all(same(direct, each, any_content=False) for each in again):
                 self.differences[name] = f"{way.__name__}: {direct!r:.150} != {ours!r:.150}"
             else:
@@ -170,9 +171,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="keep the wrappers there")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    from torch.testing._internal.common_methods_invocations import (
-        op_db,
-    )  # needs pip install expecttest
+    # Needs pip install expecttest.
+    from torch.testing._internal.common_methods_invocations import op_db
 
     with tempfile.TemporaryDirectory() as temporary:
         comparison = Comparison(generated_wrappers(options.out or Path(temporary)))
@@ -223,11 +223,13 @@ def report(comparison: Comparison, infos: int) -> int:
     """Print what was compared, and what differs."""
     calls = sum(comparison.compared.values())
     print(
-        f"{infos} OpInfos: {len(comparison.compared)} operators in {calls} calls, each idle, observed and traced"
+        f"{infos} OpInfos: {len(comparison.compared)} operators in {calls} calls, each idle,"
+        " observed and traced"
     )
     print(f"without a wrapper: {', '.join(sorted(comparison.not_compared)) or 'none'}")
     print(
-        f"directly called twice with other results: {', '.join(sorted(comparison.unsteady)) or 'none'}"
+        "directly called twice with other results:"
+        f" {', '.join(sorted(comparison.unsteady)) or 'none'}"
     )
     for name, difference in sorted(comparison.differences.items()):
         print(f"DIFFERS {name} {difference}")

@@ -1,4 +1,6 @@
-"""An instrumentor that always ends, patience, and what every test leaves behind: no thread of ours."""
+"""An instrumentor that always ends, patience, and what every test leaves behind: no thread of
+ours.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +12,30 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from deselected_files import is_left_out
-from example_counts import BRIEF
-from otel_recfn import OtelRecordFunctionInstrumentor, profiling
+from helpers.deselected_files import is_left_out
+from helpers.example_counts import BRIEF
+from helpers.jaeger_binary import JAEGER as JAEGER  # taken out of the environment before any test
+from helpers.timeouts import PATIENCE_S, let_time_pass
+from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn import instrumentor as instrumenting
-from otel_recfn.legacy import profiler as legacy_profiler
+from otel_recfn.legacy import run as legacy_run
 from otel_recfn.recording.watched import Watched
-from timeouts import PATIENCE_S, let_time_pass
+from otel_recfn.session import kept_recording
 
 settings.register_profile(
     "patient",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.register_profile(
-    "brief", settings.get_profile("patient"), max_examples=BRIEF
-)  # where the same ran in full elsewhere
+# Where the same ran in full elsewhere.
+settings.register_profile("brief", settings.get_profile("patient"), max_examples=BRIEF)
 settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A capture's end gives up on its sinks after some seconds, which a busy machine may need."""
-    for module in (instrumenting, profiling, legacy_profiler):
+    for module in (instrumenting, kept_recording, legacy_run):
         monkeypatch.setattr(module, "STOP_SECONDS", PATIENCE_S)
 
 
@@ -58,9 +61,8 @@ def ends_its_threads() -> Iterator[None]:
     yield
     for thread in threading.enumerate():
         if thread.name.startswith("otel-recfn"):
-            while (
-                thread in threading.enumerate() and not thread.is_alive()
-            ):  # another thread is starting it
+            # Another thread is starting it.
+            while thread in threading.enumerate() and not thread.is_alive():
                 let_time_pass(100_000)
             if thread.is_alive():
                 thread.join(PATIENCE_S)
@@ -75,7 +77,9 @@ gc.disable()  # until all tests are collected, of which few objects become garba
 
 
 def pytest_collection_finish() -> None:
-    """The collector of garbage need not look at what was imported for the tests, each time that one asks it to run."""
+    """The collector of garbage need not look at what was imported for the tests, each time that
+    one asks it to run.
+    """
     gc.enable()
     gc.collect()
     gc.freeze()

@@ -1,6 +1,8 @@
 """OpenTelemetry instrumentation for PyTorch's RecordFunction.
 
-Names are resolved on first use, so that ``import otel_recfn`` loads neither numpy nor the exporters.
+Names are resolved when they are first used, so that ``import otel_recfn`` loads neither numpy nor
+the exporters. Without the native part all names can be imported: ``record_function`` and ``step``
+then record nothing, and ``profile`` raises ``RecorderUnavailable`` when it is called.
 """
 
 from __future__ import annotations
@@ -10,50 +12,55 @@ from typing import TYPE_CHECKING, Any
 from otel_recfn.version import __version__
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from otel_recfn.instrumentor import OtelRecordFunctionInstrumentor
-    from otel_recfn.model.events import NUM_SCOPES, RecordScope
+    from otel_recfn.model.events import RecordScope
     from otel_recfn.model.python_calls import PythonCalls
-    from otel_recfn.observing import *  # noqa: F403 - the names that are in its list and in ours
     from otel_recfn.profiling import profile
     from otel_recfn.sinks.in_memory import InMemorySink
+    from otel_recfn.sinks.protocol import Sink
     from otel_recfn.user_ranges import step
 
     record_function: type[Any]
 
-_HOMES = {
+_MODULES = {
     "InMemorySink": "otel_recfn.sinks.in_memory",
-    "NUM_SCOPES": "otel_recfn.model.events",
     "OtelRecordFunctionInstrumentor": "otel_recfn.instrumentor",
     "PythonCalls": "otel_recfn.model.python_calls",
     "RecordScope": "otel_recfn.model.events",
+    "Sink": "otel_recfn.sinks.protocol",
     "profile": "otel_recfn.profiling",
     "record_function": "otel_recfn.user_ranges",
     "step": "otel_recfn.user_ranges",
 }
-"""The module of each name; names that are not here are in ``otel_recfn.observing``."""
+"""The module that defines each public name."""
 
 __all__ = [
-    "INVALID_CALLBACK_HANDLE",
-    "NUM_SCOPES",
+    "InMemorySink",
+    "OtelRecordFunctionInstrumentor",
+    "PythonCalls",
+    "RecordScope",
+    "Sink",
+    "__version__",
+    "profile",
+    "record_function",
+    "step",
+]
+
+_MOVED = {
     "DebugInfoGuard",
     "DebugInfoKind",
     "DisableRecordFunctionGuard",
-    "InMemorySink",
-    "OtelRecordFunctionInstrumentor",
+    "INVALID_CALLBACK_HANDLE",
+    "NUM_SCOPES",
     "PropagatingExecutor",
     "PropagatingThread",
-    "PythonCalls",
     "RecordFunction",
     "RecordFunctionCallback",
     "RecordFunctionGuard",
     "RecordFunctionTLS",
-    "RecordScope",
     "StepCallbacks",
     "ThreadLocalState",
     "ThreadLocalStateGuard",
-    "__version__",
     "add_global_callback",
     "add_thread_local_callback",
     "call_end_callbacks_on_future",
@@ -73,10 +80,8 @@ __all__ = [
     "has_global_callbacks",
     "has_thread_local_callbacks",
     "is_record_function_enabled",
-    "profile",
     "propagate",
     "record_edge_scope_with_debug_handle_and_inputs",
-    "record_function",
     "record_function_enter",
     "record_function_enter_new",
     "record_function_exit",
@@ -92,8 +97,8 @@ __all__ = [
     "remove_callback",
     "set_record_function_seed_for_testing",
     "set_record_function_tls",
-    "step",
-]
+}
+"""Names that version 0.1 had here. They are in ``otel_recfn.observing``."""
 
 
 def __getattr__(name: str) -> Any:
@@ -101,25 +106,47 @@ def __getattr__(name: str) -> Any:
         from otel_recfn.support.native_part import native_part
 
         return native_part()
-    if name not in __all__:
+    if name in _MOVED:
+        return _moved(name)
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(_home(name), name)
+    value = globals()[name] = _value(name)
     return value
 
 
-def _home(name: str) -> ModuleType:
-    """The module that has the name."""
+def _moved(name: str) -> Any:
+    """The value of a name that has moved to ``otel_recfn.observing``.
+
+    It isn't stored here, so that each line that uses the old name gets a warning.
+    """
+    import warnings
+
+    from otel_recfn import observing
+
+    message = (
+        f"otel_recfn.{name} is otel_recfn.observing.{name}; the old name goes in the next release"
+    )
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    return getattr(observing, name)
+
+
+def _value(name: str) -> Any:
+    """The value of a public name."""
     from importlib import import_module
 
     if name in ("profile", "record_function", "step"):
         from otel_recfn.errors import RecorderUnavailable
-        from otel_recfn.support.native_part import native_part
+        from otel_recfn.support.native_part import native_part, placeholder
 
         try:
             native_part()
         except RecorderUnavailable:
-            return import_module("otel_recfn.recording.signatures")
-    return import_module(_HOMES.get(name, "otel_recfn.observing"))
+            return (
+                placeholder(name)
+                if name == "profile"
+                else getattr(import_module("otel_recfn.recording.signatures"), name)
+            )
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

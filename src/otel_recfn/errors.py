@@ -1,33 +1,37 @@
-"""The errors that a program may want to catch, each with the fact and then the way out. All derive from ``RecfnError``.
+"""The errors that a program may catch: ``from otel_recfn.errors import SettingError``.
 
-from otel_recfn.errors import SettingError
+All derive from ``RecfnError``. A message says what is wrong and then what to do.
 """
 
 from __future__ import annotations
 
 
 class RecfnError(Exception):
-    """The base of every error that otel-recfn raises."""
+    """The base class of all errors of otel-recfn."""
 
 
 class SettingError(RecfnError, ValueError):
-    """A value that a setting may not have; the message names the setting and the allowed values."""
+    """A setting or argument is unknown or has a value that isn't allowed; the message names what is
+    allowed.
+    """
 
 
 class CallRefused(RecfnError):
-    """A start, stop or flush by a signal handler that interrupts another one of its thread."""
+    """A start, stop or flush in a signal handler that interrupted another one in its thread."""
 
 
 class RecorderUnavailable(RecfnError, ImportError):
-    """A process that can't record: there is no native part, or this is a subinterpreter or a free-threaded CPython."""
+    """Recording is impossible here: the native part is missing, or this is a subinterpreter or a
+    free-threaded CPython.
+    """
 
 
 class DebugInfoError(RecfnError):
-    """Debug info to pop that is of another kind."""
+    """The innermost debug info is of another kind than the one to pop."""
 
 
 class SchemaError(RecfnError):
-    """An operator schema that can't be read; ``location`` is its place."""
+    """An operator schema can't be read; ``location`` says where it stands."""
 
     def __init__(self, location: object, message: str) -> None:
         super().__init__(f"{location}: {message}")
@@ -35,44 +39,47 @@ class SchemaError(RecfnError):
 
 
 class GeneratorError(RecfnError):
-    """A missing part that the generator needs, or a file in its way."""
+    """The generator lacks a package that it needs, or would overwrite a file that isn't its own."""
 
 
 class InputsError(RecfnError):
-    """A look at inputs outside of the start callback."""
+    """Inputs were read outside of the start callback."""
 
 
 class ObserverUnavailable(RecfnError):
-    """PyTorch's operators can't be observed here; the message says why, and the way out."""
+    """PyTorch's operators can't be observed here; the message says why, and what to do."""
 
 
 class CacheUnsafe(ObserverUnavailable):
-    """A cache that can't be trusted or can't be made; the message says why, and what to do."""
+    """The build cache isn't safe or can't be created; the message says why, and what to do."""
 
 
 class OperatorMissingError(RecfnError, LookupError):
-    """A call of a wrapper whose operator is missing."""
+    """A generated wrapper was called whose operator is missing."""
 
 
 class ProfilerError(RecfnError, RuntimeError):
-    """A call that the profiler can't serve now, or an event with wrong values. A RuntimeError, as PyTorch's."""
+    """The legacy profiler can't do this now, or an event has wrong values.
+
+    A RuntimeError, like PyTorch's.
+    """
 
 
 class RangeOver(RecfnError):
-    """A look at a RecordFunction of PyTorch's after its callback had returned."""
+    """A RecordFunction of PyTorch's was read after its callback had returned."""
 
 
 class SamplingProbabilityError(SettingError):
-    """A sampling probability outside 0 to 1."""
+    """A sampling probability is not between 0 and 1."""
 
 
 class TraceError(RecfnError, TypeError):
-    """A function that can't be traced."""
+    """A function can't be traced."""
 
 
 class TraceFileError(RecfnError, ValueError):
-    """A trace file that can't be read, or has nothing to show."""
+    """A trace file can't be read, or has nothing to show."""
 
 
 class UnknownHandleError(RecfnError, ValueError):
-    """A number that no ``record_function_enter`` has returned."""
+    """A handle was not returned by ``record_function_enter``."""

@@ -1,4 +1,4 @@
-"""The OpenTelemetry instrumentor: keywords and environment in, a running session out."""
+"""The OpenTelemetry instrumentor, which starts a session by keywords and environment variables."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import importlib.metadata
 import logging
 import os
 import pickle
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from opentelemetry import trace
 from opentelemetry.instrumentation.dependencies import get_dependency_conflicts
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
 from otel_recfn.errors import CallRefused, RecfnError, RecorderUnavailable, SettingError
-from otel_recfn.settings.table import (
-    SETTINGS,
-    Settings,
-    sdk_is_disabled,
-    selected,
-    unknown_variables,
-    with_arguments,
-)
+from otel_recfn.settings.checking import IGNORED
+from otel_recfn.settings.selecting import selected
+from otel_recfn.settings.setting import ENVIRONMENT_PREFIX, with_arguments
+from otel_recfn.settings.table import SETTINGS, Settings
 from otel_recfn.settings.values import DURATION
-from otel_recfn.support import (
-    processes,
-)  # before the program forks, so that a child is known as one
+from otel_recfn.settings.variables import sdk_is_disabled, wrong_variables
+
+# Before the program forks, so that a child is known as one.
+from otel_recfn.support import processes
+from otel_recfn.support.forks import ForkSafeLock, current_own_thread
+from otel_recfn.support.interruptions import ignoring_errors
+from otel_recfn.support.logs import log
 from otel_recfn.support.native_part import native_part
 
 if TYPE_CHECKING:
@@ -38,16 +38,17 @@ if TYPE_CHECKING:
     from otel_recfn.session.session import Session
     from otel_recfn.sinks.spans.delivery import Delivery
     from otel_recfn.sinks.spans.sink import SpansSink
-    from otel_recfn.support.processes import Given
+    from otel_recfn.support.processes import Inherited
 
-log = logging.getLogger("otel_recfn")
 
+T = TypeVar("T")
+U = TypeVar("U")
 STOP_SECONDS = 5.0
 FILE_QUEUE_BYTES = 1 << 28
 """The most that waits for a slow disk."""
 EXPORT_QUEUE_BYTES = 1 << 26
 """The most encoded spans that wait while a server is away."""
-MOST_PICKLED_BYTES = 1 << 16
+MAX_PICKLED_BYTES = 1 << 16
 """The most bytes of one setting, since each child gets them."""
 USED_WITH = (
     "torch",
@@ -56,26 +57,38 @@ USED_WITH = (
     "otel_recfn.legacy",
     "otel_recfn.tracing.wrappers",
 )
-"""Modules of which each program that has something to record imports one, unless it records Python calls alone. None is
-imported by what a start imports, which could find only half of it."""
+"""Modules of which each program that has something to record imports one, unless it records Python
+calls alone.
+
+None is imported by what a start imports, which could find only half of it.
+"""
 
 
 class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Turns PyTorch's RecordFunction, ``record_function`` ranges and module calls into spans and a Chrome trace.
+    """The OpenTelemetry instrumentation: records PyTorch's operators, module calls and
+    ``record_function`` ranges as spans, and as a Chrome trace.
 
-    One per process (the class is a singleton, as every OpenTelemetry instrumentor).
+    There is one in each process: the class is a singleton, like every OpenTelemetry instrumentor.
     """
 
     _capture: Capture | None = None
     """The capture of the last ``instrument()``, kept after its end for its counters."""
     _cancels: list[Callable[[], None]] = []  # noqa: RUF012 - replaced and not changed
     """Functions that cancel what waits for the program to import a module."""
+    _switching = ForkSafeLock()
+    """The lock of whoever switches it on or off: two threads would both start a capture, and one
+    of these never end.
+    """
     _automatic = False
-    _inherited: Given | None = None
+    _keywords: frozenset[str] = frozenset()
+    """The settings that the last ``instrument()`` was given as keywords."""
+    _unusable: list[str] = []  # noqa: RUF012 - replaced and not changed
+    """A message for each variable that asks for what can't be had."""
+    _inherited: Inherited | None = None
     """The settings that the parent process handed over, while this process records by them."""
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """torch where it is installed; programs without it have ``record_function``."""
+        """The requirement on torch if it is installed; without it ``record_function`` works."""
         try:
             importlib.metadata.version("torch")
         except importlib.metadata.PackageNotFoundError:
@@ -88,20 +101,35 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         Args:
             kwargs: the settings of docs/settings.md.
 
-        Every setting but the providers, ``sinks`` and ``span_hook`` can be given as ``OTEL_RECFN_<SETTING>``; keywords win.
+        An environment variable ``OTEL_RECFN_<SETTING>`` sets each setting, too, except the
+        providers, ``sinks`` and ``span_hook``. A keyword wins over a variable. A variable whose
+        value isn't allowed is logged and ignored.
 
         Raises:
-            SettingError: a setting is unknown or has a value that isn't allowed, or the Chrome trace can't be written there.
-            RecorderUnavailable: there is no native part here, or this is a subinterpreter or a free-threaded CPython.
-            CallRefused: a signal handler calls during a start, stop or flush of its thread.
+            SettingError: a keyword is unknown or has a value that isn't allowed, or the Chrome
+                trace can't be written there.
+            RecorderUnavailable: there is no native part here, or this is a subinterpreter or a
+                free-threaded CPython.
+            CallRefused: a signal handler called it while a start, stop or flush ran in its thread.
 
-        ``opentelemetry-instrument`` would not go on to other instrumentations after an error, so there all are logged instead;
-        and there recording starts when the program imports torch, or uses ranges of ours, as many programs never do.
+        Under ``opentelemetry-instrument`` recording starts when the program imports torch or uses
+        our ranges, because many programs do neither. Errors are logged there instead of raised,
+        because after an exception it would skip the remaining instrumentations.
         """
-        self._end_inherited()
-        self._instrument_or_log(kwargs)
+        with self._switching_alone():
+            self._end_inherited()
+            self._instrument_or_log(kwargs)
 
     instrument.__doc__ = with_arguments(instrument.__doc__, SETTINGS)
+
+    def _switching_alone(self) -> AbstractContextManager[bool]:
+        """Let other threads wait that switch it on or off, but not for ever: what this one calls
+        may wait for them.
+
+        Threads of ours don't wait, as this one may wait for them, while a sink that they call does
+        so.
+        """
+        return self._switching.held(0.0 if current_own_thread() is not None else STOP_SECONDS)
 
     def _instrument_or_log(self, kwargs: dict[str, Any]) -> None:
         self._automatic = bool(
@@ -128,48 +156,56 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 level, "otel-recfn is not instrumenting: %s", str(error) or "there was no memory"
             )
             return
-        for message in (
-            () if again else unknown_variables(os.environ)
-        ):  # last, as a log handler may call instrument()
+        self._log_variables(() if again else wrong_variables(os.environ))
+
+    def _log_variables(self, messages: Iterable[str]) -> None:
+        """Log what is wrong with variables, last, as a log handler may call ``instrument()``."""
+        unusable, self._unusable = self._unusable, []
+        for message in (*messages, *unusable):
             log.warning("%s", message)
 
     def _instrument(self, **kwargs: Any) -> None:
         settings = Settings.resolve(kwargs)
-        self._capture = None
-        beside_global = (
-            settings.chrome_trace
-            or settings.sinks
-            or settings.tracer_provider
-            or settings.meter_provider
-        )
-        if not settings.enabled or (sdk_is_disabled() and not beside_global):
+        self._capture, self._keywords, self._unusable = None, frozenset(kwargs), []
+        if not settings.enabled or sdk_is_disabled():
             return
         native_part()
         from otel_recfn.pytorch.late_import import when_first_is_imported, when_imported
 
         inherited = self._inherited or {}
         automatic = inherited.get("automatic", self._automatic)
-        processes.hand_over(
-            partial(_given, settings, _handed_over(settings), automatic, inherited.get("provider"))
+        processes.pass_to_children(
+            partial(
+                _payload_for_children,
+                settings,
+                _pickled_settings(settings),
+                automatic,
+                inherited.get("provider"),
+            )
         )
         lost = "children that aren't forked are not recorded"
         self._cancels = [when_imported(processes.SPAWN, processes.watch, lost)]
-        if (
-            self._automatic and not settings.python_calls
-        ):  # it may never import what has something to record
+        # It may never import what has something to record.
+        if self._automatic and not settings.python_calls:
             late = partial(self._start_late, settings)
             self._cancels += [when_first_is_imported(USED_WITH, late, "nothing is recorded")]
         else:
             self._start(settings)
 
-    def start_as_parent(self, given: Given) -> None:
-        """Record as the parent does, in a child that isn't forked, unless the program called ``instrument()`` here."""
+    def start_as_parent(self, payload: Inherited) -> None:
+        """Record as the parent does, in a child that isn't forked, unless the program called
+        ``instrument()`` here.
+        """
         if self.is_instrumented_by_opentelemetry:
-            if not self._automatic or given["automatic"]:
+            if not self._automatic or payload["automatic"]:
                 return
-            self.uninstrument()  # opentelemetry-instrument did it here too, but the program has asked for something else
-        self._inherited = given
-        self._instrument_or_log({"skip_dep_check": True, **_taken_over(given["settings"])})
+            # Opentelemetry-instrument did it here too, but the program has asked for something
+            # else.
+            self.uninstrument()
+        self._inherited = payload
+        self._instrument_or_log(
+            {"skip_dep_check": True, **_unpickled_settings(payload["settings"])}
+        )
 
     def _end_inherited(self) -> None:
         """Stop recording as the parent does: what the program asks for itself comes first."""
@@ -185,6 +221,22 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             if not isinstance(error, SettingError):
                 raise
             log.error("otel-recfn is not instrumenting: %s", error)
+        self._log_variables(())
+
+    def _usable(self, name: str, value: T, use: Callable[[T], U]) -> U | None:
+        """What ``use`` makes of a setting's value; None if a variable asks for something that can't
+        be had.
+
+        Raises:
+            SettingError: a keyword does.
+        """
+        try:
+            return use(value)
+        except SettingError as error:
+            if name in self._keywords:
+                raise
+            self._unusable.append(f"{ENVIRONMENT_PREFIX}{name.upper()}: {error}. {IGNORED}")
+            return None
 
     def _start(self, settings: Settings) -> None:
         from otel_recfn.session.capture import Capture
@@ -196,14 +248,13 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         session = process_session()  # it may refuse, so it comes before the trace file is made
         spans = self._spans_sink(settings, session)
         metrics = MetricsSink(settings.meter_provider)
-        files = []
-        if (
-            settings.chrome_trace is not None
-        ):  # a process that records as its parent does makes it with its first range
-            writer = TraceWriter(
-                settings.chrome_trace, create_now=self._inherited is None, of_process=True
-            )
-            files = [ChromeTraceSink(writer, FILE_QUEUE_BYTES)]
+        files: list[ChromeTraceSink] = []
+        # A process that records as its parent does makes it with its first range.
+        if settings.chrome_trace is not None:
+            make = partial(TraceWriter, create_now=self._inherited is None, per_process=True)
+            writer = self._usable("chrome_trace", settings.chrome_trace, make)
+            if writer is not None:
+                files = [ChromeTraceSink(writer, FILE_QUEUE_BYTES, session.recorder_lost)]
         # Metrics are closed last, because they report the final counters of the other sinks.
         capture = Capture(
             selected(settings),
@@ -235,12 +286,14 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         )
         process = Process(
             recorder_lost=session.recorder_lost,
-            flush=self.flush,
-            ends=lambda: session.process_ends,
+            flush=partial(self._flush, spans_alone=True),
+            deliver_by=lambda: session.deliver_by,
             exit_timeout_s=settings.exit_timeout_s,
             find_worker=data_worker,
         )
-        delivery = _delivery(settings, self._inherited)
+        delivery = self._usable(
+            "span_exporter", settings, partial(_delivery, inherited=self._inherited)
+        )
         return SpansSink(
             settings.tracer_provider,
             settings.roots_per_second,
@@ -261,33 +314,41 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             process_session().stop(self._capture, STOP_SECONDS)
 
     def uninstrument(self, **kwargs: Any) -> None:
-        """Stop recording, and leave everything as it was found.
+        """Stop recording, and restore everything that ``instrument()`` changed.
 
-        Where a signal handler calls during a start, stop or flush of its thread, that is logged instead, and recording goes on.
+        If a signal handler calls it while a start, stop or flush runs in its thread, that is
+        logged, and recording continues.
         """
         try:
-            super().uninstrument(**kwargs)
-            if (
-                not self.is_instrumented_by_opentelemetry
-            ):  # a sink that was being closed may have called instrument()
-                self._uninstrument()
+            with self._switching_alone():
+                super().uninstrument(**kwargs)
+                # A sink that was being closed may have called instrument().
+                if not self.is_instrumented_by_opentelemetry:
+                    self._uninstrument()
         except CallRefused as error:
             log.error("otel-recfn is still instrumenting: %s", error)
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Send what was recorded; False if ``timeout_s`` seconds aren't enough, or nothing records."""
-        timeout_s = DURATION.checked("timeout_s", timeout_s)
+        """Send everything that has ended, and write it to files and sinks.
+
+        Returns False if ``timeout_s`` seconds were not enough, if there is no recording, or if
+        instrumentation is suppressed, as in an exporter.
+        """
+        return self._flush(DURATION.checked("timeout_s", timeout_s))
+
+    def _flush(self, timeout_s: float, *, spans_alone: bool = False) -> bool:
         if self._capture is None:
             return False
         from otel_recfn.session.session import process_session
 
-        return process_session().flush(self._capture, timeout_s)
+        return process_session().flush(self._capture, timeout_s, spans_alone=spans_alone)
 
     def counters(self) -> dict[str, int]:
-        """Counts of what was recorded since ``instrument()`` and of what became of it, which show losses and their causes.
+        """The number of operations since ``instrument()``, by outcome; it shows losses and causes.
 
-        ``recorded`` + ``added`` = ``exported`` + ``folded`` + ``unsampled`` + ``failed`` + ``waiting`` + all of ``dropped.*``:
-        docs/metrics.md says what each is. After ``uninstrument()`` they stay as they were. Empty if nothing was recorded.
+        ``recorded`` + ``added`` = ``exported`` + ``folded`` + ``unsampled`` + ``failed`` +
+        ``waiting`` + all of ``dropped.*``: docs/metrics.md explains each counter. The counters keep
+        their values after ``uninstrument()``. Empty if nothing was instrumented.
         """
         if self._capture is None:
             return {}
@@ -296,29 +357,35 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         return process_session().counters(self._capture)
 
 
-def start_in_child(given: Given) -> None:
+def start_in_child(payload: Inherited) -> None:
     """Record here as the parent of this process does."""
-    OtelRecordFunctionInstrumentor().start_as_parent(given)
+    OtelRecordFunctionInstrumentor().start_as_parent(payload)
 
 
-def _given(
-    settings: Settings, pickled: dict[str, bytes], automatic: bool, provider_of_parent: bytes | None
-) -> Given:
-    """The settings that a child gets. ``automatic``: those that opentelemetry-instrument would set there."""
+def _payload_for_children(
+    settings: Settings, pickled: dict[str, bytes], automatic: bool, parent_provider: bytes | None
+) -> Inherited:
+    """The settings that a child gets.
+
+    ``automatic``: those that opentelemetry-instrument would set there.
+    """
     provider = None
     if isinstance(settings.span_exporter, str):
         from otel_recfn.sinks.spans.provider import pickled_parts
 
         provider = (
             pickled_parts(settings.tracer_provider or trace.get_tracer_provider())
-            or provider_of_parent
+            or parent_provider
         )
     return {"starts": __name__, "automatic": automatic, "settings": pickled, "provider": provider}
 
 
-def _handed_over(settings: Settings) -> dict[str, bytes]:
-    """The settings, each pickled on its own, as a child may know their classes only later. Paths and variables are resolved
-    here, where the parent has them. What can't be pickled is left out: there the child has its default."""
+def _pickled_settings(settings: Settings) -> dict[str, bytes]:
+    """The settings, each pickled on its own, as a child may know their classes only later.
+
+    Paths and variables are resolved here, where the parent has them. What can't be pickled is left
+    out: there the child has its default.
+    """
     found: dict[str, bytes] = {}
     for each in fields(settings):
         value = getattr(settings, each.name)
@@ -327,20 +394,20 @@ def _handed_over(settings: Settings) -> dict[str, bytes]:
         if each.name == "chrome_trace" and value is not None:
             with suppress(OSError):  # if the working directory was removed
                 value = str(Path(value).absolute())
-        with suppress(Exception):  # pickling an object of the program's may raise anything
+        with ignoring_errors():  # pickling an object of the program's may raise anything
             pickled = pickle.dumps(value)
-            if len(pickled) <= MOST_PICKLED_BYTES:
+            if len(pickled) <= MAX_PICKLED_BYTES:
                 found[each.name] = pickled
     return found
 
 
-def _taken_over(pickled: Mapping[str, bytes]) -> dict[str, Any]:
+def _unpickled_settings(pickled: Mapping[str, bytes]) -> dict[str, Any]:
     """The keywords of ``instrument()`` in the child."""
     found: dict[str, Any] = {}
     for name, value in pickled.items():
-        with suppress(Exception):  # a class that the child doesn't have
+        with ignoring_errors():  # a class that the child doesn't have
             found[name] = pickle.loads(value)
-    with suppress(Exception):
+    with ignoring_errors():
         found["sinks"] = [
             sink
             for each in found.pop("sinks", ())
@@ -349,8 +416,10 @@ def _taken_over(pickled: Mapping[str, bytes]) -> dict[str, Any]:
     return found
 
 
-def _delivery(settings: Settings, inherited: Given | None) -> Delivery | None:
-    """The delivery of spans by ``span_exporter``; None if they go through the provider's processors."""
+def _delivery(settings: Settings, inherited: Inherited | None) -> Delivery | None:
+    """The delivery of spans by ``span_exporter``; None if they go through the provider's
+    processors.
+    """
     if settings.span_exporter is None:
         return None
     from otel_recfn.sinks.otlp.delivery import otlp_delivery

@@ -1,4 +1,6 @@
-"""The public ``record_function`` and ``step``, with what PyTorch and ``torch.compile`` have to know of them."""
+"""The public ``record_function`` and ``step``, with what PyTorch and ``torch.compile`` have to
+know of them.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,13 @@ from otel_recfn.sources.steps import step
 __all__ = ["record_function", "step"]
 
 
-def _show_ranges(running: bool) -> None:
+def _expose_ranges(running: bool) -> None:
     """Show our ranges to PyTorch's own observers while some of those run."""
-    from otel_recfn.callbacks import record_function  # noqa: F401 - it hands ranges of record_function to callbacks
-    from otel_recfn.callbacks.registry import show_ranges_to_torch
+    # It hands ranges of record_function to callbacks.
+    from otel_recfn.callbacks import record_function  # noqa: F401
+    from otel_recfn.callbacks.registry import expose_ranges_to_torch
 
-    show_ranges_to_torch(running)
+    expose_ranges_to_torch(running)
 
 
 def traced_step(name: str | None = None, _number: int | None = None) -> Any:
@@ -28,6 +31,6 @@ def traced_step(name: str | None = None, _number: int | None = None) -> Any:
 
 record_function = _native.record_function
 trace_as_torchs(record_function)
-profilers.when_running_changes(_show_ranges)
+profilers.when_running_changes(_expose_ranges)
 trace_instead(step, traced_step)
 trace_objects_as_torchs(step)

@@ -7,21 +7,24 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from calling_program import Traced
-from recording_helpers import Capture, Clock, Worker, reset, workers_of
-from runtime_helpers import Notes
-from step_program import Program
 
-from otel_recfn import _native
+import otel_recfn
+from helpers.calling_program import Traced
+from helpers.recording_helpers import Capture, Clock, Worker, reset, workers_of
+from helpers.runtime_helpers import Notes
+from helpers.step_program import Program
 from otel_recfn.callbacks.registry import add_thread_local_callback
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.recorder import recorder as the_recorder
-from otel_recfn.session import draining
+from otel_recfn.session import captures
 
 
 @pytest.fixture
 def recorder() -> Iterator[Recorder]:
-    """The process's recorder, which records nothing and holds nothing. Its counters and thread numbers may have a past."""
+    """The process's recorder, which records nothing and holds nothing.
+
+    Its counters and thread numbers may have a past.
+    """
     reset(the_recorder)
     yield the_recorder
     reset(the_recorder)
@@ -45,7 +48,9 @@ def notes() -> Notes:
 
 @pytest.fixture
 def own_notes() -> Notes:
-    """What this thread's own callback is told: elsewhere it runs only where this thread's state is installed."""
+    """What this thread's own callback is told: elsewhere it runs only where this thread's state
+    is installed.
+    """
     notes = Notes()
     add_thread_local_callback(notes.callback())
     return notes
@@ -59,7 +64,7 @@ def capture(recorder: Recorder) -> Capture:
 
 @pytest.fixture
 def record_function(capture: Capture) -> type[Any]:
-    return _native.record_function
+    return otel_recfn.record_function
 
 
 @pytest.fixture
@@ -71,8 +76,9 @@ def workers(recorder: Recorder) -> Iterator[list[Worker]]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time by which drains are made, which a test moves in place of waiting."""
     clock = Clock()
-    monkeypatch.setattr(draining, "time", clock)
+    monkeypatch.setattr(captures, "time", clock)
     return clock
 
 
@@ -97,7 +103,9 @@ def program(make_program: Callable[..., Program]) -> Program:
 
 @pytest.fixture
 def no_garbage_collection() -> Iterator[None]:
-    """What a collection calls, a finalizer or what Hypothesis times it with, would be among the calls that a test sees."""
+    """What a collection calls, a finalizer or what Hypothesis times it with, would be among the
+    calls that a test sees.
+    """
     gc.disable()
     yield
     gc.enable()

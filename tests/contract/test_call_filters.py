@@ -1,4 +1,6 @@
-"""Which Python calls are recorded, with each tracer: by module and path, by depth, by duration, with C functions or without."""
+"""Which Python calls are recorded, with each tracer: by module and path, by depth, by duration,
+with C functions or without.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from calling_program import FORMS, Action, Node, Traced, by_end, call, short, tree
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_helpers import check_laws
 
-from example_counts import examples
-from otel_recfn import PythonCalls, _native
+from helpers.calling_program import FORMS, Action, Node, Traced, by_end, call, short, tree
+from helpers.example_counts import examples
+from helpers.recording_helpers import check_laws
+from otel_recfn import PythonCalls, record_function
 from otel_recfn.recording.recorder import Recorder
 
 HERE = Path(__file__)
@@ -97,12 +99,12 @@ def test_short_calls_are_left_out_and_what_they_call_is_not_lost(
 ) -> None:
     def slow() -> None:
         quick()
-        with _native.record_function("range"):
+        with record_function("range"):
             quick()
         time.sleep(0.03)
 
     def quick() -> None:
-        with _native.record_function("in quick"):
+        with record_function("in quick"):
             pass
 
     rows = traced.run(slow, PythonCalls(min_duration_ns=20_000_000))
@@ -112,9 +114,8 @@ def test_short_calls_are_left_out_and_what_they_call_is_not_lost(
     parents = {row.event_id: row for row in rows}
     assert [row.name for row in seen if row.name == "in quick"] == ["in quick"] * 2
     quick_ones = [row for row in seen if short(row) == "quick"]
-    assert all(
-        row.end_ns - row.start_ns >= 20_000_000 for row in quick_ones
-    )  # a busy machine may make one take so long
+    # A busy machine may make one take so long.
+    assert all(row.end_ns - row.start_ns >= 20_000_000 for row in quick_ones)
     above = {short(parents[row.parent]) for row in seen if row.name == "in quick"}
     assert above == {"slow", "range"} or (quick_ones and above <= {"slow", "range", "quick"})
     assert [short(row) for row in rows if short(row).startswith("<built-in function sleep")]
@@ -178,7 +179,10 @@ def test_filters_leave_out_and_change_nothing_else(
 
     whole, some = traced.run(act), traced.run(act, calls)
     check_laws(by_end(some))
-    shown: Callable[[Node], bool] = lambda node: calls.c_calls or not node.name.startswith("<")  # noqa: E731
+
+    def shown(node: Node) -> bool:
+        return calls.c_calls or not node.name.startswith("<")
+
     all_calls = [node.name for node in walk(tree(whole, "act")) if shown(node)]
     kept = [node.name for node in walk(tree(some, "act"))]
     assert is_subsequence(kept, all_calls)

@@ -1,4 +1,6 @@
-"""What was current when a range began outside every other, with its trace state; ranges of other threads that enclose it."""
+"""What was current when a range began outside every other, with its trace state; ranges of other
+threads that enclose it.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,9 @@ import contextvars
 import weakref
 
 import pytest
-from recording_helpers import Capture, Reader, Worker, by_name
 
-from otel_recfn import _native
+from helpers.recording_helpers import Capture, Reader, Worker, by_name
+from otel_recfn import _native  # what sources/otel_context.py tells of spans
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef
 from otel_recfn.model.events import ContextFlag
 from otel_recfn.recording.recorder import Recorder
@@ -23,7 +25,11 @@ def ref(reading: ContextReading) -> SpanContextRef:
 
 
 def attach_within_a_range(capture: Capture) -> int:
-    """FIRST is current where "outer" begins, SECOND from before "inner" on, which no span told of. Returns outer's id."""
+    """FIRST is current where "outer" begins, SECOND from before "inner" on, which no span told
+    of.
+
+    Returns outer's id.
+    """
     reader = Reader(FIRST)
     capture.recorder.set_context_reader(reader)
     outer = capture.begin("outer")
@@ -82,14 +88,18 @@ def test_a_span_that_nobody_told_of_is_older_than_every_range(capture: Capture) 
     assert by_name(capture.finish())["inner"].parent == outer
 
 
-def test_a_reader_that_raises_is_no_context(capture: Capture) -> None:
+def test_a_reader_that_raises_is_no_context(
+    capture: Capture, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken() -> ContextReading | None:
         raise RuntimeError("the context is broken")
 
     capture.recorder.set_context_reader(broken)
-    capture.end(capture.begin())
-    [row] = capture.finish()
-    assert row.context == NO_CONTEXT
+    for _ in range(2):
+        _native.context_attached(object())
+        capture.end(capture.begin())
+    assert [row.context for row in capture.finish()] == [NO_CONTEXT] * 2
+    assert caplog.text.count("cannot be read") == 1
 
 
 def test_a_range_whose_span_is_current_is_the_parent_also_when_it_is_gone(capture: Capture) -> None:
@@ -175,12 +185,16 @@ def test_a_range_that_is_current_in_another_thread_hands_it_on(
     context = attach(capture, Reader(), 1, "vendor=one")
     outer = capture.begin("outer")
     [around] = _native.ranges_after(None)
-    high, low, span_id, flags = around.context_words
-    assert trace_states.split(flags) == (SAMPLED, "vendor=one")
+    assert trace_states.split(around.context_flags) == (SAMPLED, "vendor=one")
 
     def in_worker() -> None:
         reading = ContextReading(
-            high << 64 | low, span_id, flags, around.event_id, around.root, object()
+            trace_id=around.trace_high << 64 | around.trace_low,
+            span_id=around.span_id,
+            flags=around.context_flags,
+            enclosing=around.event_id,
+            root=around.root,
+            span=object(),
         )
         capture.recorder.set_context_reader(Reader(reading))
         capture.end(capture.begin("below"))

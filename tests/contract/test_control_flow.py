@@ -1,4 +1,6 @@
-"""Control flow that leaves a range by an exception is no failure, whatever made the range; everything else is one."""
+"""Control flow that leaves a range by an exception is no failure, whatever made the range;
+everything else is one.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from typing import Any
 import greenlet
 import pytest
 from opentelemetry import trace
-from step_program import Program
 
+from helpers.step_program import Program
 from otel_recfn.callbacks.record_function import RecordFunction
 
 

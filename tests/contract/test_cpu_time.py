@@ -14,15 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import context
-from recording_helpers import ASYNC, SOURCE, USER, Capture, Worker, by_name, reset
 
-from cpu_work import work
-from example_counts import examples
-from otel_recfn import _native
+from helpers import source_calls
+from helpers.cpu_work import work
+from helpers.example_counts import examples
+from helpers.recording_helpers import ASYNC, SOURCE, USER, Capture, Worker, by_name, reset
+from helpers.timeouts import PATIENCE_S
+from otel_recfn import record_function
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
-from timeouts import PATIENCE_S
 
 FUNCTION, MODULE, STEP = int(RecordScope.FUNCTION), int(EventSource.MODULE), int(EventSource.STEP)
 WORK_NS = 20_000_000
@@ -37,7 +38,7 @@ def wait_for_work() -> None:
 
 def in_range(capture: Capture, body: Callable[[], object]) -> Event:
     """The row of a range around it."""
-    with _native.record_function("range"):
+    with record_function("range"):
         body()
     return by_name(capture.finish())["range"]
 
@@ -70,13 +71,13 @@ def test_a_failure_tells_it_too(capture: Capture) -> None:
 
 
 def test_whoever_ends_a_range_is_told(capture: Capture) -> None:
-    told = _native.end(capture.begin())
+    told = source_calls.end(capture.begin())
     outer = capture.begin()
-    told_of_inner = _native.end(capture.begin("inner"))
+    told_of_inner = source_calls.end(capture.begin("inner"))
     capture.end(outer)
     rows = capture.finish()
     assert (told, told_of_inner) == (rows[0].cpu_time_ns, -1)
-    assert _native.end(0) == -1
+    assert source_calls.end(0) == -1
 
 
 KINDS = st.sampled_from([(USER, SOURCE), (USER, MODULE), (USER, STEP), (FUNCTION, SOURCE)])
@@ -96,11 +97,11 @@ def test_which_ranges_tell_it(recorder: Recorder, steps: list[Any]) -> None:
         elif step != "end":
             scope, source = step
             is_top = not open_ranges or open_ranges[-1][1] == STEP
-            event_id = _native.begin("range", scope, source)
+            event_id = source_calls.begin("range", scope, source)
             expected[event_id] = scope == USER and (source in (MODULE, STEP) or is_top)
             open_ranges.append((event_id, source))
         elif open_ranges:
-            _native.end(open_ranges.pop()[0])
+            source_calls.end(open_ranges.pop()[0])
     capture.finish()
     assert {row.event_id: row.cpu_time_ns >= 0 for row in capture.rows()} == expected
     for row in capture.rows():
@@ -112,12 +113,12 @@ def test_which_ranges_tell_it(recorder: Recorder, steps: list[Any]) -> None:
 
 def test_not_where_another_thread_ends_it(capture: Capture, workers: list[Worker]) -> None:
     event_id = capture.begin()
-    assert workers[0].call(_native.end, event_id) == -1
+    assert workers[0].call(source_calls.end, event_id) == -1
     assert [row.cpu_time_ns for row in capture.finish()] == [-1]
 
 
 def test_not_where_it_is_asynchronous(capture: Capture) -> None:
-    assert _native.end(capture.begin(flags=ASYNC)) == -1
+    assert source_calls.end(capture.begin(flags=ASYNC)) == -1
     assert [row.cpu_time_ns for row in capture.finish()] == [-1]
 
 
@@ -129,7 +130,7 @@ def test_not_where_it_is_open_still(capture: Capture) -> None:
 
 def test_not_where_another_task_ran(capture: Capture) -> None:
     async def with_others(name: str, awaits: bool) -> None:
-        with _native.record_function(name):
+        with record_function(name):
             if awaits:
                 await asyncio.sleep(0)
 
@@ -143,11 +144,11 @@ def test_not_where_another_task_ran(capture: Capture) -> None:
 
 def test_not_where_another_greenlet_ran(capture: Capture) -> None:
     def switches() -> None:
-        with _native.record_function("switches"):
+        with record_function("switches"):
             other.switch()
 
     def works() -> None:
-        with _native.record_function("works"):
+        with record_function("works"):
             pass
         first.switch()
 
@@ -160,7 +161,7 @@ def test_not_where_another_greenlet_ran(capture: Capture) -> None:
 
 def test_not_where_a_generator_went_on_in_another_context(capture: Capture) -> None:
     def generate() -> Iterator[None]:
-        with _native.record_function("range"):
+        with record_function("range"):
             yield
 
     iterator = generate()
@@ -210,15 +211,14 @@ NESTED = [
 def test_a_context_that_is_left_again_changes_nothing(
     capture: Capture, nested: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(
-        sys.modules, "greenlet._greenlet"
-    )  # as other tests have left greenlets in this process
+    # As other tests have left greenlets in this process.
+    monkeypatch.delitem(sys.modules, "greenlet._greenlet")
     assert in_range(capture, nested).cpu_time_ns >= WORK_NS
 
 
 def test_a_task_that_enters_a_context_may_have_been_suspended(capture: Capture) -> None:
     async def enters() -> None:
-        with _native.record_function("range"):
+        with record_function("range"):
             run_in_a_context()
 
     asyncio.run(enters())
@@ -231,6 +231,6 @@ def test_earlier_recordings_have_no_part_in_it(recorder: Recorder) -> None:
     event_id = earlier.begin()
     earlier.finish()
     later = Capture(recorder)
-    _native.end(event_id)
+    source_calls.end(event_id)
     later.end(later.begin("later"))
     assert [(row.name, row.cpu_time_ns >= 0) for row in later.finish()] == [("later", True)]

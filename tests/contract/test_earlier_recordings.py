@@ -1,13 +1,15 @@
-"""What began before a recording belongs to nobody in it, whenever its record was written and whether it was drained or not."""
+"""What began before a recording belongs to nobody in it, whenever its record was written and
+whether it was drained or not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from recording_helpers import SOURCE, USER, Capture, difference
 
-from otel_recfn import _native
+from helpers import source_calls
+from helpers.recording_helpers import SOURCE, USER, Capture, difference
 from otel_recfn.model import batch as batch_module
 from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import Recorder
@@ -38,7 +40,7 @@ def again(recorder: Recorder) -> None:
 
 
 def begin(recorder: Recorder, name: str) -> int:
-    return _native.begin(name, USER, SOURCE)
+    return source_calls.begin(name, USER, SOURCE)
 
 
 @pytest.mark.parametrize("drained", [False, True])
@@ -46,7 +48,7 @@ def test_ranges_that_no_last_drain_has_delivered(capture: Capture, drained: bool
     recorder = capture.recorder
     outer = capture.begin("open across stop and start")
     capture.end(capture.begin("ended"))
-    _native.mark("mark")
+    source_calls.mark("mark")
     if drained:
         assert names(capture.drain()) == ["ended", "mark"]
         capture.end(capture.begin("ended later"))
@@ -74,7 +76,8 @@ def test_what_a_drain_found_no_memory_for(
     left_open = capture.begin("left open")
     for _ in range(3):
         capture.end(capture.begin("ended"))
-    monkeypatch.setattr(batch_module, "columns_of_drain", no_memory)
+    # Memory runs out after the rows were read, and before they are a batch.
+    monkeypatch.setattr(batch_module, "drain_columns", no_memory)
     with pytest.raises(MemoryError):
         recorder.drain(open_ranges=open_ranges)
     monkeypatch.undo()

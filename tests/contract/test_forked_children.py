@@ -1,4 +1,6 @@
-"""What a fork leaves to the child: an empty recorder, with the thread that forked, and no thread of ours before it records."""
+"""What a fork leaves to the child: an empty recorder, with the thread that forked, and no thread
+of ours before it records.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,27 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from recording_helpers import SOURCE, USER, Capture, Worker, by_name, check_laws, reset, run_threads
 
-from forked_work import in_child
-from otel_recfn import _native
+import otel_recfn
+from helpers import source_calls
+from helpers.forked_work import in_child
+from helpers.recording_helpers import (
+    SOURCE,
+    USER,
+    Capture,
+    Worker,
+    by_name,
+    check_laws,
+    reset,
+    run_threads,
+)
+from helpers.running_capture import Running
+from helpers.timeouts import PATIENCE_S, wait_until
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.events import ORDINAL_BITS, EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.session.session import Session
-from running_capture import Running
-from timeouts import PATIENCE_S, wait_until
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -32,13 +44,13 @@ def test_a_forked_child_starts_empty_and_records_its_own(
     def check() -> None:
         recorder = capture.recorder
         assert recorder.counters() == RecorderCounters()
-        assert _native.recording()
-        own = _native.begin("child's", USER, SOURCE)
-        _native.end(_native.begin("inside", USER, SOURCE))
-        _native.end(outer, "Error: the parent's")
-        _native.end(elsewhere)
-        _native.end(own)
-        run_threads([lambda: _native.end(_native.begin("thread", USER, SOURCE))])
+        assert source_calls.recording()
+        own = source_calls.begin("child's", USER, SOURCE)
+        source_calls.end(source_calls.begin("inside", USER, SOURCE))
+        source_calls.end(outer, "Error: the parent's")
+        source_calls.end(elsewhere)
+        source_calls.end(own)
+        run_threads([lambda: source_calls.end(source_calls.begin("thread", USER, SOURCE))])
         batch = recorder.drain(close_open=True)
         rows = by_name(list(batch.events()))
         assert set(rows) == {"child's", "inside", "thread"}
@@ -62,7 +74,7 @@ def test_a_forked_child_starts_empty_and_records_its_own(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_inside_record_function(capture: Capture) -> None:
-    record_function = _native.record_function
+    record_function = otel_recfn.record_function
 
     def check() -> None:
         with record_function("child's"):
@@ -91,7 +103,7 @@ def test_forks_while_threads_record_and_drain(capture: Capture) -> None:
             capture.recorder.drain()
 
     def check() -> None:
-        capture.end(_native.begin("child's", USER, SOURCE))
+        capture.end(source_calls.begin("child's", USER, SOURCE))
         assert [row.name for row in capture.recorder.drain().events()] == ["child's"]
 
     threads = [threading.Thread(target=target) for target in (work, work, drain)]
@@ -119,7 +131,9 @@ def session(recorder: Recorder) -> Iterator[Session]:
 
 
 def record(recorder: Recorder) -> None:
-    _native.end(_native.begin("range", RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION))
+    source_calls.end(
+        source_calls.begin("range", RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION)
+    )
 
 
 def drains() -> bool:

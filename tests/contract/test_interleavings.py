@@ -1,4 +1,6 @@
-"""Random interleavings of threads, drops, open ranges and drains, against a model of the contract."""
+"""Random interleavings of threads, drops, open ranges and drains, against a model of the
+contract.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_helpers import (
+
+from helpers import source_calls
+from helpers.example_counts import examples
+from helpers.recording_helpers import (
     ASYNC,
     CROSSING,
     PARTIAL,
@@ -18,9 +23,7 @@ from recording_helpers import (
     tops,
     workers_of,
 )
-
-from example_counts import examples
-from otel_recfn import _native
+from otel_recfn import _native  # to disable a thread as callbacks/ do
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import Recorder
@@ -87,7 +90,9 @@ class Model:
 
     @staticmethod
     def _enclosures(thread: Thread, event_id: int) -> list[tuple[int, int]]:
-        """(parent, root), one for each root that the parent may have: the innermost open range that is not asynchronous."""
+        """(parent, root), one for each root that the parent may have: the innermost open range
+        that is not asynchronous.
+        """
         for item in reversed(thread.open_ranges()):
             if not item.is_async:
                 return [(item.event_id, root) for root in set(item.roots.values())]
@@ -125,7 +130,7 @@ class Driver:
         self.model.begin(worker, event_id, is_async)
 
     def mark(self, worker: int) -> None:
-        self.model.mark(worker, self.workers[worker].call(_native.mark, "mark"))
+        self.model.mark(worker, self.workers[worker].call(source_calls.mark, "mark"))
 
     def switch(self, worker: int) -> None:
         """On, or off."""
@@ -216,7 +221,8 @@ worker = st.integers(0, WORKERS - 1)
 which = st.integers(0, 30)
 
 
-# The recorder is one for all examples, as it is one in a process; ``reset`` and fresh threads make each example new.
+# The recorder is one for all examples, as it is one in a process; ``reset`` and fresh threads make
+# each example new.
 many_examples = examples(200)
 begin = st.tuples(st.just("begin"), worker, st.booleans())
 begin_sync = st.tuples(st.just("begin"), worker)

@@ -1,4 +1,6 @@
-"""What is kept of what the program says (``LIMITS``), and what doesn't fit: dropped, counted, nesting kept."""
+"""What is kept of what the program says (``LIMITS``), and what doesn't fit: dropped, counted,
+nesting kept.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_helpers import (
+
+from helpers import source_calls
+from helpers.example_counts import examples
+from helpers.recording_helpers import (
     ASYNC,
     LIMITS,
     SOURCE,
@@ -21,12 +26,10 @@ from recording_helpers import (
     reset,
     workers_of,
 )
-
-from example_counts import examples
-from otel_recfn import _native
+from helpers.timeouts import PATIENCE_S
+from otel_recfn import record_function
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import PROFILE_BUFFER_BYTES
-from timeouts import PATIENCE_S
 
 TEXTS = st.text(alphabet=st.characters(exclude_categories=[]), max_size=40)
 LONG_TEXTS = st.builds(
@@ -57,10 +60,10 @@ def kept(text: str, most: int) -> str:
 def test_names_modules_and_devices(recorder: Recorder, text: str) -> None:
     reset(recorder)
     capture = Capture(recorder)
-    with _native.record_function(text):
+    with record_function(text):
         pass
     capture.end(capture.begin("module", module=text))
-    _native.mark(text)
+    source_calls.mark(text)
     rows = capture.finish()
     assert [rows[0].name, rows[1].module, rows[2].name] == [
         kept(text, LIMITS["MAX_NAME_BYTES"])
@@ -85,7 +88,7 @@ def test_errors(recorder: Recorder, workers: list[Worker], text: str) -> None:
 def test_exceptions(recorder: Recorder, message: str) -> None:
     reset(recorder)
     capture = Capture(recorder)
-    with pytest.raises(ValueError), _native.record_function("fails"):  # noqa: PT011 - any message
+    with pytest.raises(ValueError), record_function("fails"):  # noqa: PT011 - any message
         raise ValueError(message)
     [row] = capture.finish()
     text = f"ValueError: {message}" if message else "ValueError"
@@ -131,8 +134,9 @@ def fail(message: str = "no") -> None:
 
 
 def test_the_ranges_around_it_say_their_part_of_the_way(capture: Capture) -> None:
-    with pytest.raises(ValueError, match="no"), _native.record_function("outer"):  # noqa: SIM117 - two ranges
-        with _native.record_function("inner"):
+    # Not one statement, as these are two ranges.
+    with pytest.raises(ValueError, match="no"), record_function("outer"):  # noqa: SIM117
+        with record_function("inner"):
             fail()
     inner, outer = capture.finish()
     assert inner.stacktrace == outer.stacktrace != ""
@@ -145,9 +149,9 @@ def test_what_is_kept_of_it(
 ) -> None:
     reset(recorder)
     capture = Capture(recorder)
-    _native.end(capture.begin("here"), text, stacktrace=stacktrace)
+    source_calls.end(capture.begin("here"), text, stacktrace=stacktrace)
     there = capture.begin("there")
-    workers[0].call(lambda: _native.end(there, text, stacktrace=stacktrace))
+    workers[0].call(lambda: source_calls.end(there, text, stacktrace=stacktrace))
     here_row, there_row = capture.finish()
     assert here_row.stacktrace == (kept(stacktrace, LIMITS["MAX_STACKTRACE_BYTES"]) if text else "")
     assert there_row.stacktrace == ""
@@ -158,7 +162,7 @@ def test_what_is_kept_of_it(
 )
 def test_attributes_are_kept_whole_or_not_at_all(capture: Capture, size: int) -> None:
     text = json.dumps({"reason": "x" * (size - len('{"reason": ""}'))})
-    _native.end(capture.begin(), attributes=text)
+    source_calls.end(capture.begin(), attributes=text)
     assert [row.attributes for row in capture.finish()] == [
         text if size == LIMITS["MAX_ATTRIBUTES_BYTES"] else ""
     ]
@@ -168,7 +172,7 @@ def test_attributes_of_a_range_that_ends_elsewhere_are_not(
     capture: Capture, workers: list[Worker]
 ) -> None:
     event_id = capture.begin()
-    workers[0].call(lambda: _native.end(event_id, attributes='{"id": "0/1"}'))
+    workers[0].call(lambda: source_calls.end(event_id, attributes='{"id": "0/1"}'))
     assert [row.attributes for row in capture.finish()] == [""]
 
 
@@ -180,7 +184,7 @@ def test_nothing_that_the_frames_held_lives_longer(capture: Capture) -> None:
         held = Held()
         reference = weakref.ref(held)
         try:
-            with _native.record_function("holds"):
+            with record_function("holds"):
                 fail()
         except ValueError:
             pass
@@ -265,8 +269,8 @@ def test_new_names_and_shapes_fill_a_buffer_with_their_ranges(
         ids: dict[int, str] = {}
         for index in range(500):
             shapes = {"shapes": f"[[{index}]]" + " " * 500, "dtypes": '["float32"]'}
-            ids[_native.begin(f"{index}", USER, SOURCE, **shapes)] = f"{index}"  # type: ignore[arg-type]
-            _native.end(max(ids))
+            ids[source_calls.begin(f"{index}", USER, SOURCE, **shapes)] = f"{index}"  # type: ignore[arg-type]
+            source_calls.end(max(ids))
         return ids
 
     ids = workers[0].call(work)

@@ -1,4 +1,6 @@
-"""Ranges that are open for long are told while they are open, to sinks that ask for them, and come as rows when they end."""
+"""Ranges that are open for long are told while they are open, to sinks that ask for them, and
+come as rows when they end.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from recording_helpers import Clock
 
-from otel_recfn import _native
+from helpers import source_calls
+from helpers.recording_helpers import Clock
+from helpers.timeouts import PATIENCE_S, wait_until
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
@@ -18,7 +21,6 @@ from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sinks.protocol import Sink
-from timeouts import PATIENCE_S, wait_until
 
 USER = RecordScope.USER_SCOPE
 
@@ -44,7 +46,9 @@ class Told(InMemorySink):
 
 
 class Looked:
-    """A session that looks when it is flushed, if the clock says so; what is open for a nanosecond is told."""
+    """A session that looks when it is flushed, if the clock says so; what is open for a
+    nanosecond is told.
+    """
 
     def __init__(
         self, recorder: Recorder, clock: Clock, open_range_s: float | None = 1e-9, **selected: Any
@@ -68,7 +72,7 @@ class Looked:
         return capture
 
     def begin(self, name: str, scope: RecordScope = USER, flags: int = 0) -> int:
-        return _native.begin(name, scope, EventSource.RECORD_FUNCTION, flags=flags)
+        return source_calls.begin(name, scope, EventSource.RECORD_FUNCTION, flags=flags)
 
     def look(self) -> list[str]:
         """Names of what is told now."""
@@ -94,8 +98,8 @@ def test_a_range_that_hangs_is_told_although_nothing_else_happens(recorder: Reco
     sink, session = Told(), Session(recorder)
     session.start(Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=0.05))
     try:
-        outer = _native.begin("outer", USER, EventSource.RECORD_FUNCTION)
-        inner = _native.begin("inner", USER, EventSource.RECORD_FUNCTION)
+        outer = source_calls.begin("outer", USER, EventSource.RECORD_FUNCTION)
+        inner = source_calls.begin("inner", USER, EventSource.RECORD_FUNCTION)
         wait_until(lambda: sink.names() == ["inner", "outer"])
         told = {event.event_id: event for event in sink.told[-1]}
         assert told[inner].parent == outer
@@ -104,8 +108,8 @@ def test_a_range_that_hangs_is_told_although_nothing_else_happens(recorder: Reco
             for event in told.values()
         )
         assert sink.events() == []
-        _native.end(inner)
-        _native.end(outer)
+        source_calls.end(inner)
+        source_calls.end(outer)
         wait_until(lambda: sink.told[-1] == [])
     finally:
         session.at_exit()
@@ -131,12 +135,12 @@ def test_sinks_that_do_not_ask_are_not_told_and_a_sink_that_raises_is_removed(
         Selected(), [plain, raising, beside], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=1e-9
     )
     looked.session.start(several)
-    _native.end(looked.begin("short"))
+    source_calls.end(looked.begin("short"))
     event_id = looked.begin("open")
     looked.look()
     assert "the sink 'raises' failed and was removed" in caplog.text
     assert (beside.names(), [event.name for event in plain.events()]) == (["open"], ["short"])
-    _native.end(event_id)
+    source_calls.end(event_id)
     looked.session.stop(several, PATIENCE_S)
     assert (
         [event.name for event in plain.events()]

@@ -1,4 +1,6 @@
-"""Other profilers that come and go while calls are traced, with each tracer: they are left in place, and that is told."""
+"""Other profilers that come and go while calls are traced, with each tracer: they are left in
+place, and that is told.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from types import CodeType
 from typing import Any
 
 import pytest
-from calling_program import Traced, by_end, short, tree
-from recording_helpers import check_laws
 
+from helpers.calling_program import Traced, by_end, short, tree
+from helpers.recording_helpers import check_laws
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.model.events import EventFlag
-from timeouts import PATIENCE_S
 
 TOLD = "another profiler is or was active"
 
@@ -70,9 +72,8 @@ def test_one_that_comes_and_goes_is_told_and_the_tracer_comes_back(
     beside: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    beside = beside or (
-        comes_and_goes is by_cprofile and hasattr(sys, "monitoring")
-    )  # cProfile is a tool of it then
+    # CProfile is a tool of it then.
+    beside = beside or (comes_and_goes is by_cprofile and hasattr(sys, "monitoring"))
     running = traced.begin()
     leaf()
     for _ in range(2):

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from calling_program import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.calling_program import (
     FORMS,
     WITH_CALLS,
     Action,
@@ -23,12 +26,10 @@ from calling_program import (
     tree,
     with_line,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from recording_helpers import LIMITS, check_laws
-
-from example_counts import examples
-from otel_recfn import _native
+from helpers.example_counts import examples
+from helpers.recording_helpers import LIMITS, check_laws
+from helpers.timeouts import PATIENCE_S, wait_until
+from otel_recfn import record_function
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventSource
@@ -36,7 +37,6 @@ from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
-from timeouts import PATIENCE_S, wait_until
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_greenlets_that_switch_stacks(traced: Traced) -> None:
     def pong() -> None:
         while True:
             leaf()
-            with _native.record_function("range"):
+            with record_function("range"):
                 first.switch()
 
     def program() -> None:
@@ -236,7 +236,9 @@ def test_calls_nest_as_an_independent_profile_function_sees_them(
 
 
 def _as_another_sees_it(program: Callable[[], None]) -> Node:
-    """From enters and exits as times only, as a plain profile function notes them: each exit is that of the innermost enter."""
+    """From enters and exits as times only, as a plain profile function notes them: each exit is
+    that of the innermost enter.
+    """
     noted: list[str | None] = []
 
     def note(frame: Any, event: str, argument: Any) -> None:
@@ -344,11 +346,11 @@ def test_a_call_that_waits_to_be_read_while_tracing_ends_is_not_left_open(
 ) -> None:
     """As another capture goes on, whose ranges in this thread would lie in it."""
     session, sink = Session(recorder), CountsCalls(blocks=True)
-    goes_on, ends = (
+    is_partial, ends = (
         Capture(Selected(), [], buffer_bytes=1 << 16),
         Capture(WITH_CALLS, [sink], buffer_bytes=1 << 16),
     )
-    session.start(goes_on)
+    session.start(is_partial)
     session.start(ends)
     assert sink.written.wait(PATIENCE_S)
     stop, may_end, rounds = threading.Event(), threading.Event(), [0, -1]
@@ -369,9 +371,9 @@ def test_a_call_that_waits_to_be_read_while_tracing_ends_is_not_left_open(
     session.stop(ends, 0.0)
     stop.set()
     sink.may_go_on.set()
-    session.flush(goes_on, PATIENCE_S)
+    session.flush(is_partial, PATIENCE_S)
     batch = recorder.drain(open_ranges=True)
     may_end.set()
     thread.join()
-    session.stop(goes_on, PATIENCE_S)
+    session.stop(is_partial, PATIENCE_S)
     assert len(batch) == batch.closed

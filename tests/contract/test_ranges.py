@@ -1,4 +1,6 @@
-"""Begin and end: which range lies in which, what a row says; recordings that start and stop meanwhile."""
+"""Begin and end: which range lies in which, what a row says; recordings that start and stop
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,10 @@ import threading
 import time
 
 import numpy as np
-from recording_helpers import (
+
+from helpers import source_calls
+from helpers.example_counts import one_in
+from helpers.recording_helpers import (
     CROSSING,
     ERROR,
     PARTIAL,
@@ -17,13 +22,11 @@ from recording_helpers import (
     by_name,
     check_laws,
 )
-
-from example_counts import one_in
-from otel_recfn import _native
 from otel_recfn.model.batch import COLUMN_TYPES, NO_CONTEXT
 from otel_recfn.model.events import (
     ALL_SCOPES_MASK,
     ORDINAL_BITS,
+    EventFlag,
     EventSource,
     RecordScope,
     RowKind,
@@ -35,7 +38,7 @@ from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, RecorderCounters
 
 def test_a_row_says_what_was_recorded(capture: Capture) -> None:
     before = time.time_ns()
-    event_id = _native.begin(
+    event_id = source_calls.begin(
         "load", int(RecordScope.USER_SCOPE), int(EventSource.MODULE), "model.layer"
     )
     capture.end(event_id)
@@ -55,7 +58,12 @@ def test_a_row_says_what_was_recorded(capture: Capture) -> None:
         EventSource.MODULE,
     )
     assert (row.sequence_nr, row.forward_thread_id, row.debug_handle) == (-1, 0, -1)
-    assert (row.parent, row.root, row.context, row.flags) == (0, event_id, NO_CONTEXT, 0)
+    assert (row.parent, row.root, row.context, row.flags) == (
+        0,
+        event_id,
+        NO_CONTEXT,
+        EventFlag.BEGINS_STEP,
+    )
     assert row.thread == row.end_thread
     slack = 1_000_000_000  # between the two clocks
     assert before - slack <= row.start_ns <= row.end_ns <= after + slack
@@ -65,7 +73,7 @@ def test_the_thread_of_a_row(capture: Capture) -> None:
     capture.end(capture.begin())
     [row] = capture.finish()
     assert row.thread.number == row.event_id >> ORDINAL_BITS
-    assert row.thread.thread_id == row.thread_id == row.thread.number
+    assert row.thread.thread_id == row.thread_id == source_calls.current_thread_id()
     assert row.thread.ident == threading.get_ident()
     assert row.thread.native_id == threading.get_native_id()
     assert row.thread.name == threading.current_thread().name
@@ -140,24 +148,32 @@ def test_batches_never_change(capture: Capture) -> None:
 def test_scopes_select(recorder: Recorder) -> None:
     capture = Capture(recorder)
     recorder.start(1 << RecordScope.BACKWARD_FUNCTION, 1 << 20)
-    assert _native.begin("user", USER, SOURCE) == 0
-    assert _native.begin("module", USER, int(EventSource.MODULE)) != 0
-    assert _native.begin("backward", int(RecordScope.BACKWARD_FUNCTION), SOURCE) != 0
+    assert source_calls.begin("user", USER, SOURCE) == 0
+    assert source_calls.begin("module", USER, int(EventSource.MODULE)) != 0
+    assert source_calls.begin("backward", int(RecordScope.BACKWARD_FUNCTION), SOURCE) != 0
     assert {row.name for row in capture.finish()} == {"module", "backward"}
     assert capture.counters() == RecorderCounters()
 
 
 def test_nothing_is_recorded_before_start_and_after_stop(recorder: Recorder) -> None:
     before = recorder.counters()
-    assert not _native.recording()
-    assert _native.begin("before", USER, SOURCE) == 0
+    assert not source_calls.recording()
+    assert source_calls.begin("before", USER, SOURCE) == 0
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
-    assert _native.recording()
+    assert source_calls.recording()
     recorder.stop()
-    assert not _native.recording()
-    assert _native.begin("after", USER, SOURCE) == 0
+    assert not source_calls.recording()
+    assert source_calls.begin("after", USER, SOURCE) == 0
     assert len(recorder.drain(close_open=True)) == 0
     assert recorder.counters() == before
+
+
+def test_of_open_ranges_that_are_sealed_the_inner_one_ends_first(capture: Capture) -> None:
+    """Of two that end at once, readers of times may take the inner one for the outer one."""
+    ids = [capture.begin() for _ in range(3)]
+    rows = {row.event_id: row for row in capture.drain(close_open=True)}
+    outer, middle, inner = [rows[event_id].end_ns for event_id in ids]
+    assert (outer - middle, middle - inner) == (1, 1)
 
 
 def test_ends_are_taken_after_stop(capture: Capture) -> None:
@@ -171,10 +187,10 @@ def test_ends_are_taken_after_stop(capture: Capture) -> None:
 def test_start_while_recording_changes_the_scopes_only(capture: Capture) -> None:
     outer = capture.begin("outer")
     capture.recorder.start(1 << USER, DEFAULT_BUFFER_BYTES)
-    assert _native.begin("other scope", 0, SOURCE) == 0
+    assert source_calls.begin("other scope", 0, SOURCE) == 0
     inner = capture.begin("inner")
     capture.recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
-    leaf = _native.begin("leaf", 0, SOURCE)
+    leaf = source_calls.begin("leaf", 0, SOURCE)
     for event_id in (leaf, inner, outer):
         capture.end(event_id)
     rows = by_name(capture.finish())
@@ -197,7 +213,9 @@ def test_a_range_may_end_on_another_thread(capture: Capture, workers: list[Worke
 
 
 def test_begin_here_end_there_goes_on_forever(capture: Capture, workers: list[Worker]) -> None:
-    """More often than ranges may nest: what ended elsewhere must leave the stack of the thread that began it."""
+    """More often than ranges may nest: what ended elsewhere must leave the stack of the thread
+    that began it.
+    """
     for _ in range(150):
         ids = workers[0].call(lambda: [capture.begin() for _ in range(20)])
         assert all(ids)

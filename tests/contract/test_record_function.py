@@ -1,4 +1,6 @@
-"""The public ``record_function``: as a range, how it may be called, and what it says where it can't be."""
+"""The public ``record_function``: as a range, how it may be called, and what it says where it
+can't be.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from recording_helpers import CROSSING, ERROR, Capture, Worker, by_name
 
-from otel_recfn import _native
+import otel_recfn
+from helpers.recording_helpers import CROSSING, ERROR, Capture, Worker, by_name
 from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 
@@ -109,37 +111,78 @@ def test_an_exception_marks_the_range_and_goes_on(
     assert rows["inner"].parent == rows["outer"].event_id
 
 
+class ExitingError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+
+class UnreadableError(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise SystemExit("no attributes")
+
+
+@pytest.mark.parametrize("kind", [BrokenError, ExitingError, UnreadableError])
 def test_an_exception_without_a_text_stays_what_it_is(
-    capture: Capture, record_function: type[Any]
+    capture: Capture, record_function: type[Any], kind: type[Exception]
 ) -> None:
-    with pytest.raises(BrokenError), record_function("range"):
-        raise BrokenError
+    left_by = None
+    try:
+        with record_function("range"):
+            raise kind
+    except BaseException as error:  # pytest.raises would read its attributes
+        left_by = type(error)
+    assert left_by is kind
     [row] = capture.finish()
     assert row.flags == ERROR
-    assert "BrokenError" in row.error
+    assert row.error.partition(":")[0] in (f"{__name__}.{kind.__name__}", "Exception")
+
+
+class TextExitsError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+
+class AttributesExitError(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise SystemExit(f"no {name}")
+
+
+@pytest.mark.parametrize("kind", [TextExitsError, AttributesExitError])
+def test_what_an_exceptions_own_code_raises_does_not_replace_it(
+    capture: Capture, record_function: type[Any], kind: type[Exception]
+) -> None:
+    left_as: list[type[BaseException]] = []
+    try:
+        with record_function("range"):
+            raise kind
+    except BaseException as error:
+        left_as.append(type(error))
+    assert left_as == [kind]
+    [row] = capture.finish()
+    assert row.flags == ERROR
 
 
 def test_nothing_is_recorded_and_nothing_breaks_without_a_capture(recorder: Recorder) -> None:
     before = recorder.counters()
 
-    @_native.record_function("function")
+    @otel_recfn.record_function("function")
     def function(value: int) -> int:
         return value
 
-    with _native.record_function("range"):
+    with otel_recfn.record_function("range"):
         assert function(3) == 3
-    with pytest.raises(ValueError, match="x"), _native.record_function("range"):
+    with pytest.raises(ValueError, match="x"), otel_recfn.record_function("range"):
         raise ValueError("x")
     assert len(recorder.drain(close_open=True)) == 0
     assert recorder.counters() == before
 
 
 def test_a_capture_that_begins_inside_a_range(recorder: Recorder) -> None:
-    with _native.record_function("before"):
+    with otel_recfn.record_function("before"):
         capture = Capture(recorder)
-        with _native.record_function("inside"):
+        with otel_recfn.record_function("inside"):
             pass
-    with _native.record_function("after"):
+    with otel_recfn.record_function("after"):
         pass
     rows = by_name(capture.finish())
     assert set(rows) == {"inside", "after"}
@@ -201,7 +244,10 @@ def load() -> None: ...
         (lambda make: make("load")(load, 1), "record_function.__call__ expected 1 argument, got 2"),
         (
             lambda make: make("load")(3),
-            "record_function decorates functions, and this is a int: put it below @int, next to the def",
+            (
+                "record_function decorates functions, and this is a int: put it below @int, next to"
+                " the def"
+            ),
         ),
         (
             lambda make: make("load")(int),

@@ -1,4 +1,6 @@
-"""record_function as a decorator: of functions, methods, generators; its ranges say which function that is, and where."""
+"""record_function as a decorator: of functions, methods, generators; its ranges say which
+function that is, and where.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 import pytest
-from recording_helpers import ASYNC, Capture, check_laws
 
-from otel_recfn import _native
+import otel_recfn
+from helpers.recording_helpers import ASYNC, Capture, check_laws
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.registry import add_thread_local_callback
 from otel_recfn.model.events import RecordScope
@@ -214,7 +216,7 @@ def expected(function: Any) -> str:
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_decorated_function(capture: Capture, kind: str) -> None:
     function, run, written = RUNS[kind]
-    decorated = _native.record_function("named otherwise")(function)
+    decorated = otel_recfn.record_function("named otherwise")(function)
     for _ in range(2):
         run(decorated)
     rows = capture.finish()
@@ -223,9 +225,9 @@ def test_a_decorated_function(capture: Capture, kind: str) -> None:
 
 
 def test_one_that_is_written_in_c_or_no_function_says_nothing(capture: Capture) -> None:
-    _native.record_function("len")(len)([])
-    assert _native.record_function("partial")(functools.partial(max, 3))(4) == 4
-    with _native.record_function("with"):
+    otel_recfn.record_function("len")(len)([])
+    assert otel_recfn.record_function("partial")(functools.partial(max, 3))(4) == 4
+    with otel_recfn.record_function("with"):
         pass
     assert [row.code for row in capture.finish()] == ["", "", ""]
 
@@ -235,9 +237,9 @@ def test_also_where_a_callback_sees_the_range(runtime: Recorder) -> None:
         RecordFunctionCallback(lambda range_: None).scopes({RecordScope.USER_SCOPE})
     )
     capture = Capture(runtime)
-    decorated = _native.record_function("observed")(plain)
+    decorated = otel_recfn.record_function("observed")(plain)
     decorated()
-    asyncio.run(_native.record_function("async")(waits)())
+    asyncio.run(otel_recfn.record_function("async")(waits)())
     assert {row.name: row.code for row in capture.finish()} == {
         "observed": expected(plain),
         "async": expected(waits),
@@ -254,5 +256,5 @@ def test_a_function_that_tells_nothing_of_itself_is_decorated_all_the_same(
             return super().__getattribute__(name)
 
     assert code_text(Secret()) == ""
-    _native.record_function("secret")(Secret())()
+    otel_recfn.record_function("secret")(Secret())()
     assert [row.code for row in capture.finish()] == [""]

@@ -1,6 +1,8 @@
-"""The tracer of Python calls, with each recorder: what is at the address of something that is gone has its own name.
+"""The tracer of Python calls, with each recorder: what is at the address of something that is gone
+has its own name.
 
-CPython gives freed memory to the next object of the same size, and so to a type, to the text of its name, and to both at once.
+CPython gives freed memory to the next object of the same size, and so to a type, to the text of its
+name, and to both at once.
 """
 
 from __future__ import annotations
@@ -13,14 +15,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from calling_program import Traced, short
+
+from helpers.calling_program import Traced, short
+from otel_recfn.model.python_calls import PythonCalls
 
 TIMES = 60
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_objects() -> Iterator[None]:
-    """The collector of garbage, which is asked to run hundreds of times, need not look at what earlier tests have made."""
+    """The collector of garbage, which is asked to run hundreds of times, need not look at what
+    earlier tests have made.
+    """
     gc.collect()
     gc.freeze()
     yield
@@ -59,7 +65,9 @@ def test_a_type_at_the_address_of_another_with_its_name_there_too(
 
 
 def test_a_type_without_a_version(traced: Traced) -> None:
-    """One that changes between calls has none; from 3.13 on one that has changed 1000 times gets none any more."""
+    """One that changes between calls has none; from 3.13 on one that has changed 1000 times gets
+    none any more.
+    """
 
     class Kind(list):  # type: ignore[type-arg]
         changes = 0
@@ -90,7 +98,9 @@ class Definition(ctypes.Structure):
 def test_a_c_function_at_the_address_of_another_with_its_name_there_too(
     traced: Traced, bound_to: object
 ) -> None:
-    """As pybind11 frees and makes them, all with one function; here the very same memory, to be sure of the address."""
+    """As pybind11 frees and makes them, all with one function; here the very same memory, to be
+    sure of the address.
+    """
     name = ctypes.create_string_buffer(32)
     answer = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)(_answer)
     definition = Definition(
@@ -121,14 +131,20 @@ def _answer(_held: object, _nothing: object) -> None:
 
 
 def test_code_at_the_address_of_another(traced: Traced) -> None:
+    addresses = []
+
     def program() -> None:
         for number in range(TIMES):
             namespace: dict[str, Any] = {}
-            exec(f"def made_{number:02}():\n    yield\n    yield", namespace)
+            exec(f"def made_{number:02}():\n    yield len('x')\n    yield", namespace)
+            addresses.append(id(namespace[f"made_{number:02}"].__code__))
             list(namespace.pop(f"made_{number:02}")())
             del namespace
             gc.collect()
 
-    rows = sorted(traced.run(program), key=lambda row: row.event_id)
+    rows = sorted(traced.run(program, PythonCalls(call_sites=True)), key=lambda row: row.event_id)
     names = [short(row) for row in rows if short(row).startswith("made_")]
     assert names == [f"made_{at // 3:02}" for at in range(3 * TIMES)]
+    sites = [row.call_site.rpartition(" ")[2] for row in rows if "made_" in row.call_site]
+    assert sites == [f"made_{number:02}" for number in range(TIMES)]
+    assert len(set(addresses)) < TIMES

@@ -1,15 +1,19 @@
-"""Callbacks: adding, removing, switching, order, also while ranges are open (source: ``at::addGlobalCallback`` and its kin)."""
+"""Callbacks: adding, removing, switching, order, also while ranges are open (source:
+``at::addGlobalCallback`` and its kin).
+"""
 
 from __future__ import annotations
 
 import logging
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from recording_helpers import Capture
-from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
-from otel_recfn import _native
+from helpers.recording_helpers import Capture
+from helpers.runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
+from otel_recfn import record_function
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.registry import (
@@ -294,7 +298,7 @@ def test_disabled_in_a_thread_neither_callbacks_nor_the_recorder_see_it(
     add_global_callback(notes.callback())
     enable_record_function(False)
     assert not is_record_function_enabled()
-    with _native.record_function("hidden"):
+    with record_function("hidden"):
         run_range("hidden")
     in_thread(lambda: run_range("seen elsewhere"))
     enable_record_function()
@@ -330,8 +334,16 @@ def leave(*_: Any) -> None:
     raise SystemExit("the observer's own")
 
 
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt("the observer's own")
+
+
+def fail_the_test(*_: Any) -> None:
+    pytest.fail("the observer's own")
+
+
 @pytest.mark.parametrize("where", ["start", "end"])
-@pytest.mark.parametrize("raises", [fail, leave])
+@pytest.mark.parametrize("raises", [fail, leave, interrupt, fail_the_test])
 @pytest.mark.parametrize("add", [add_global_callback, add_thread_local_callback])
 def test_a_callback_that_raises_is_removed_and_logged_once(
     notes: Notes, caplog: pytest.LogCaptureFixture, where: str, raises: Any, add: Any
@@ -365,14 +377,19 @@ def test_open_ranges_of_a_callback_that_failed_call_it_no_more() -> None:
     assert calls == ["outer", "inner"]
 
 
-def test_keyboard_interrupt_goes_on_and_every_started_callback_ends(
-    notes: Notes, capture: Capture
-) -> None:
-    def interrupt(fn: RecordFunction) -> None:
-        raise KeyboardInterrupt
+@pytest.fixture
+def ctrl_c() -> Iterator[Callable[..., None]]:
+    """Has the user press Ctrl-C in the middle of a callback."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda *_: signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
 
+
+def test_ctrl_c_goes_on_and_every_started_callback_ends(
+    notes: Notes, capture: Capture, ctrl_c: Callable[..., None]
+) -> None:
     add_global_callback(notes.callback())
-    handle = add_global_callback(RecordFunctionCallback(interrupt))
+    handle = add_global_callback(RecordFunctionCallback(ctrl_c))
     with pytest.raises(KeyboardInterrupt):
         run_range("op")
     assert notes == pairs("op")
@@ -385,12 +402,11 @@ def test_keyboard_interrupt_goes_on_and_every_started_callback_ends(
     ]
 
 
-def test_after_an_interrupt_the_thread_is_observed_as_before(notes: Notes) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
+def test_after_an_interrupt_the_thread_is_observed_as_before(
+    notes: Notes, ctrl_c: Callable[..., None]
+) -> None:
     add_global_callback(notes.callback())
-    for broken in (RecordFunctionCallback(interrupt), RecordFunctionCallback(None, interrupt)):
+    for broken in (RecordFunctionCallback(ctrl_c), RecordFunctionCallback(None, ctrl_c)):
         handle = add_global_callback(broken)
         with pytest.raises(KeyboardInterrupt):
             run_range("interrupted")

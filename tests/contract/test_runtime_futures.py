@@ -1,4 +1,6 @@
-"""Ranges begun and ended by calls, and those that end with a future (source: record_function_ops.cpp)."""
+"""Ranges begun and ended by calls, and those that end with a future (source:
+record_function_ops.cpp).
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from recording_helpers import Capture
-from runtime_helpers import FORMS, USER, Notes, pairs
 
+from helpers.recording_helpers import ASYNC, Capture
+from helpers.runtime_helpers import FORMS, USER, Notes, pairs
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.operations import (
     call_end_callbacks_on_future,
@@ -22,7 +25,6 @@ from otel_recfn.callbacks.operations import (
 from otel_recfn.callbacks.registry import add_global_callback, add_thread_local_callback
 from otel_recfn.callbacks.thread_locals import DebugInfoGuard, DebugInfoKind, debug_info_get
 from otel_recfn.errors import UnknownHandleError
-from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -110,6 +112,25 @@ def test_the_range_ends_when_the_future_completes_before_the_returned_one(
     future.set_result(7)
     assert profiled.result(PATIENCE_S) == 7
     assert ended == [True]
+
+
+@FORMS
+def test_the_range_is_asynchronous_in_its_end_callback_and_its_row(
+    enter: Any, capture: Capture
+) -> None:
+    seen: list[bool] = []
+    add_global_callback(
+        RecordFunctionCallback(None, lambda fn, context: seen.append(fn.is_async()))
+    )
+    future: Future[int] = Future()
+    call_end_callbacks_on_future(enter("load"), future)
+    future.set_result(7)
+    record_function_exit(enter("plain"))
+    assert seen == [True, False]
+    assert {row.name: bool(row.flags & ASYNC) for row in capture.finish()} == {
+        "load": True,
+        "plain": False,
+    }
 
 
 def test_an_error_comes_through_unchanged_and_marks_the_row(capture: Capture) -> None:
@@ -321,3 +342,45 @@ def test_a_range_that_was_ended_before_leaves_the_torch_future_its_value() -> No
     record_function_exit(handle)
     future.set_result(1)
     assert profiled.wait() == 1
+
+
+def fork_of(torch: Any) -> Any:
+    return torch.jit.fork(torch.neg, torch.ones(1))
+
+
+def then_of(torch: Any) -> Any:
+    done = torch.futures.Future()
+    done.set_result(1)
+    return done.then(lambda future: future.value())
+
+
+def all_of(torch: Any) -> Any:
+    return torch.futures.collect_all([then_of(torch), then_of(torch)])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("make", [then_of, all_of, fork_of])
+@pytest.mark.filterwarnings("ignore:.*jit.fork:DeprecationWarning")
+def test_any_future_of_torch_ends_its_range_and_gives_its_value(
+    make: Any, own_notes: Notes
+) -> None:
+    torch = pytest.importorskip("torch")
+    future = make(torch)
+    profiled = call_end_callbacks_on_future(record_function_enter_new("load"), future)
+    assert type(profiled.wait()) is type(future.wait())
+    assert [note for note in own_notes if note[1] == "load"] == pairs("load")
+
+
+@pytest.mark.torch
+def test_a_future_that_waits_for_another_ends_its_range_with_it_and_gives_its_error(
+    own_notes: Notes,
+) -> None:
+    torch = pytest.importorskip("torch")
+    future = torch.futures.Future()
+    waiting = future.then(lambda done: done.value())
+    profiled = call_end_callbacks_on_future(record_function_enter_new("load"), waiting)
+    assert own_notes == [("start", "load")]
+    future.set_exception(ValueError("x"))
+    with pytest.raises(RuntimeError, match="ValueError: x"):
+        profiled.wait()
+    assert own_notes == pairs("load")

@@ -7,11 +7,12 @@ import threading
 from typing import Any
 
 import pytest
-from recording_helpers import Capture
-from runtime_helpers import USER, Notes, in_thread, pairs, run_range
 
-from forked_work import in_child
-from otel_recfn import _native
+from helpers.forked_work import in_child
+from helpers.recording_helpers import Capture
+from helpers.runtime_helpers import USER, Notes, in_thread, pairs, run_range
+from helpers.timeouts import PATIENCE_S
+from otel_recfn import _native, record_function  # what callbacks/ set for record_function
 from otel_recfn.callbacks import registry
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.registry import (
@@ -22,7 +23,6 @@ from otel_recfn.callbacks.registry import (
     remove_callback,
 )
 from otel_recfn.recording.recorder import Recorder
-from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -34,7 +34,7 @@ def test_record_function_reaches_callbacks_with_its_args_as_input(runtime: Recor
             lambda fn: seen.append((fn.name(), fn.scope(), tuple(fn.inputs())))
         ).needs_inputs(True)
     )
-    with _native.record_function("load", "batch 7"), _native.record_function("plain"):
+    with record_function("load", "batch 7"), record_function("plain"):
         pass
     assert seen == [("load", USER, ("batch 7",)), ("plain", USER, ())]
 
@@ -42,7 +42,7 @@ def test_record_function_reaches_callbacks_with_its_args_as_input(runtime: Recor
 def test_record_function_passes_no_args_that_nobody_needs(runtime: Recorder) -> None:
     seen: list[Any] = []
     add_global_callback(RecordFunctionCallback(lambda fn: seen.append(fn.num_inputs())))
-    with _native.record_function("load", "batch 7"):
+    with record_function("load", "batch 7"):
         pass
     assert seen == [0]
 
@@ -50,7 +50,7 @@ def test_record_function_passes_no_args_that_nobody_needs(runtime: Recorder) -> 
 def test_record_function_is_recorded_and_observed_under_one_id(capture: Capture) -> None:
     seen: list[tuple[int, int]] = []
     add_global_callback(RecordFunctionCallback(lambda fn: seen.append((fn.event_id, fn.handle()))))
-    with pytest.raises(ValueError, match="x"), _native.record_function("load"):
+    with pytest.raises(ValueError, match="x"), record_function("load"):
         raise ValueError("x")
     capture.finish()
     (row,) = capture.rows()
@@ -76,7 +76,7 @@ def test_a_thread_that_took_its_callbacks_with_it_leaves_nothing_behind(
     runtime: Recorder, notes: Notes
 ) -> None:
     in_thread(lambda: add_thread_local_callback(notes.callback()))
-    with _native.record_function("load"):
+    with record_function("load"):
         pass
     assert _native.range_observer() is None
     assert notes == []
@@ -90,7 +90,7 @@ def test_a_forked_child_may_add_and_remove_although_another_thread_was_about_to(
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with registry._lock:
+        with registry._lock:  # noqa: SLF001 - a thread holds it for a moment, which a test can't meet
             held.set()
             done.wait(PATIENCE_S)
 

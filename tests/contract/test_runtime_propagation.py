@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_helpers import Capture
-from runtime_helpers import Notes, in_thread, pairs, run_range
 
-from example_counts import examples
-from otel_recfn import _native
+from helpers.example_counts import examples
+from helpers.recording_helpers import Capture
+from helpers.runtime_helpers import Notes, in_thread, pairs, run_range
+from helpers.timeouts import PATIENCE_S
+from otel_recfn import record_function
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.registry import (
     add_thread_local_callback,
@@ -35,7 +36,6 @@ from otel_recfn.callbacks.state import (
 )
 from otel_recfn.callbacks.thread_locals import DebugInfoGuard, DebugInfoKind, debug_info_get
 from otel_recfn.recording.recorder import Recorder
-from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")
 TEST_INFO = DebugInfoKind.TEST_INFO
@@ -88,7 +88,7 @@ def test_the_enclosing_async_range_encloses_work_in_other_threads(
 ) -> None:
 
     async def fetch() -> None:
-        async with _native.record_function("fetch"):
+        async with record_function("fetch"):
             way(lambda: run_range("inside"))
 
     asyncio.run(fetch())

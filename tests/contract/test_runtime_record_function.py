@@ -1,4 +1,6 @@
-"""``RecordFunction``, what it says of itself, and the helpers in place of the macros (source: ``at::RecordFunction``)."""
+"""``RecordFunction``, what it says of itself, and the helpers in place of the macros (source:
+``at::RecordFunction``).
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from recording_helpers import Capture
-from runtime_helpers import FUNCTION, USER, Notes, in_thread, observe, pairs, run_range
 
+from helpers.recording_helpers import Capture
+from helpers.runtime_helpers import FUNCTION, USER, Notes, in_thread, observe, pairs, run_range
 from otel_recfn.callbacks import operations as helpers
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.input_texts import input_texts
 from otel_recfn.callbacks.record_function import FIRST_HANDLE, OperatorName, RecordFunction
 from otel_recfn.callbacks.registry import add_global_callback, clear_callbacks
 from otel_recfn.errors import InputsError
-from otel_recfn.model.events import EventFlag, Extra, RecordScope
+from otel_recfn.model.events import OVERLAPPING, EventFlag, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 
@@ -60,13 +62,30 @@ def test_it_is_active_while_somebody_observes(runtime: Recorder) -> None:
     assert RecordFunction().is_active()
 
 
+def test_it_is_active_until_its_end_callbacks_have_run() -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def start(fn: RecordFunction) -> None:
+        seen.append(("start", fn.is_active()))
+
+    def end(fn: RecordFunction, _: object) -> None:
+        fn.before("again")  # it has ended: nothing begins
+        seen.append(("end", fn.is_active()))
+
+    add_global_callback(RecordFunctionCallback(start, end))
+    with RecordFunction() as range_:
+        range_.before("add")
+    assert seen == [("start", True), ("end", True)]
+    assert not range_.is_active()
+
+
 def test_it_is_recorded_with_what_it_knows(capture: Capture) -> None:
     with RecordFunction(RecordScope.BACKWARD_FUNCTION) as range_:
         range_.set_forward_thread_id(3)
         range_.set_debug_handle(99)
         handle = range_.handle()
         range_.before("AddBackward0", sequence_nr=17)
-        range_._set_async()
+        range_._set_async()  # noqa: SLF001 - as for a range that ends with a future
     capture.finish()
     (row,) = capture.rows()
     assert (row.name, row.scope, row.sequence_nr) == (
@@ -334,12 +353,33 @@ def test_asynchronous_and_out_variant_and_collective_are_readable() -> None:
         lambda fn: (fn.is_async(), fn.is_static_runtime_out_variant(), fn.is_nccl_meta())
     )
     with RecordFunction() as range_:
-        range_._set_async()
-        range_._set_static_runtime_out_variant()
+        # PyTorch sets these in C++.
+        range_._set_async()  # noqa: SLF001
+        range_._set_static_runtime_out_variant()  # noqa: SLF001
         range_.before("add")
     with RecordFunction() as collective:
         collective.before("record_param_comms")
     assert seen == [(True, True, False), (False, False, True)]
+
+
+def test_a_range_that_another_thread_ends_is_asynchronous_in_its_end_callback(
+    capture: Capture,
+) -> None:
+    seen: list[bool] = []
+    add_global_callback(
+        RecordFunctionCallback(None, lambda fn, context: seen.append(fn.is_async()))
+    )
+    here, elsewhere = RecordFunction(), RecordFunction()
+    here.before("here")
+    here.end()
+    elsewhere.before("elsewhere")
+    assert not elsewhere.is_async()
+    in_thread(elsewhere.end)
+    assert seen == [False, True]
+    assert {row.name: bool(row.flags & OVERLAPPING) for row in capture.finish()} == {
+        "here": False,
+        "elsewhere": True,
+    }
 
 
 @pytest.mark.parametrize(

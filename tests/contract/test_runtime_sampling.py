@@ -12,10 +12,10 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
 
-from example_counts import examples
-from otel_recfn import _native
+from helpers.example_counts import examples
+from helpers.runtime_helpers import FUNCTION, USER, Notes, in_thread, pairs, run_range
+from otel_recfn import record_function
 from otel_recfn.callbacks.callback import RecordFunctionCallback, tries_until_run
 from otel_recfn.callbacks.record_function import RecordFunction, observe_range
 from otel_recfn.callbacks.registry import (
@@ -88,6 +88,7 @@ def test_an_improbable_callback_draws_once_for_many_calls(monkeypatch: pytest.Mo
         draws.append(probability)
         return tries_until_run(generator, probability)
 
+    # That a draw is made per run and not per range is a cost, which nothing else shows.
     monkeypatch.setattr("otel_recfn.callbacks.callback.tries_until_run", counted)
     set_record_function_seed_for_testing(9)
     add_thread_local_callback(sampled(1e-3))
@@ -101,6 +102,7 @@ def test_a_callback_is_sampled_on_where_a_draw_was_interrupted(
     add_global_callback(sampled(0.5))
     count_runs(1)
     with monkeypatch.context() as patched:
+        # As if Ctrl-C came in the middle of a draw, which no test can time.
         patched.setattr(
             "otel_recfn.callbacks.callback.tries_until_run", Mock(side_effect=KeyboardInterrupt)
         )
@@ -161,7 +163,7 @@ def run_other() -> None:
 
 
 def record_function_range() -> None:
-    with _native.record_function("range"):
+    with record_function("range"):
         pass
 
 
@@ -170,6 +172,7 @@ def test_ranges_that_no_callback_wants_are_left_to_the_recorder_without_asking(
     runtime: Recorder, monkeypatch: pytest.MonkeyPatch, probability: float, most: int
 ) -> None:
     observer = Mock(side_effect=observe_range)
+    # That nobody is asked is a cost, which nothing else shows.
     monkeypatch.setattr("otel_recfn.callbacks.registry._observer", observer)
     add_global_callback(sampled(probability))
     for _ in range(5_000):
@@ -193,7 +196,9 @@ KINDS = st.lists(
 def test_ranges_of_record_function_and_others_of_their_scope_are_drawn_from_together(
     runtime: Recorder, kinds: list[str], seed: int
 ) -> None:
-    """Whichever kind a range is, the same ones are sampled, although some are left to the recorder without asking."""
+    """Whichever kind a range is, the same ones are sampled, although some are left to the
+    recorder without asking.
+    """
     seen: list[str] = []
     handle = add_global_callback(
         RecordFunctionCallback(lambda fn: seen.append(fn.name())).sampling_prob(0.2).scopes({USER})
@@ -205,7 +210,7 @@ def test_ranges_of_record_function_and_others_of_their_scope_are_drawn_from_toge
     set_record_function_seed_for_testing(seed)
     for number, kind in enumerate(kinds):
         if kind == "record_function":
-            with _native.record_function(str(number)):
+            with record_function(str(number)):
                 pass
         else:
             run_range(str(number), USER if kind == "RecordFunction" else FUNCTION)
@@ -225,13 +230,13 @@ def test_a_callback_that_comes_while_none_was_due_sees_the_next_range(
 ) -> None:
     notes = Notes()
     add_global_callback(sampled(0.0))
-    with _native.record_function("unseen"):
+    with record_function("unseen"):
         pass
     if added_by_this_thread:
         add_thread_local_callback(notes.callback())
     else:
         in_thread(lambda: add_global_callback(notes.callback()))
-    with _native.record_function("seen"):
+    with record_function("seen"):
         pass
     assert notes == pairs("seen")
 
@@ -243,7 +248,7 @@ def test_ranges_that_a_callback_begins_take_part_in_the_draw_and_run_no_callback
 
     def start(fn: RecordFunction) -> None:
         for _ in range(10):
-            with _native.record_function("inside"):
+            with record_function("inside"):
                 pass
 
     add_global_callback(RecordFunctionCallback(start).scopes({FUNCTION}))
@@ -253,7 +258,7 @@ def test_ranges_that_a_callback_begins_take_part_in_the_draw_and_run_no_callback
     drawn = draws(11, 11 * 100)
     set_record_function_seed_for_testing(11)
     for number in range(100):
-        with _native.record_function(str(number)):
+        with record_function(str(number)):
             pass
         run_range("with ten ranges inside its callback")
     assert seen == [str(number) for number in range(100) if drawn[11 * number]]

@@ -1,4 +1,6 @@
-"""A thread's state, captured in one thread and installed in another (source: ``at::ThreadLocalState``)."""
+"""A thread's state, captured in one thread and installed in another (source:
+``at::ThreadLocalState``).
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime_helpers import Notes, in_thread, pairs, run_range
 
-from example_counts import examples
+from helpers.example_counts import examples
+from helpers.runtime_helpers import Notes, in_thread, pairs, run_range
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.callbacks.callback import RecordFunctionCallback
 from otel_recfn.callbacks.registry import (
     add_global_callback,
@@ -31,7 +34,6 @@ from otel_recfn.callbacks.state import (
 )
 from otel_recfn.callbacks.thread_locals import DebugInfoGuard, DebugInfoKind, debug_info_get
 from otel_recfn.recording.recorder import Recorder
-from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("runtime")
 TEST_INFO = DebugInfoKind.TEST_INFO

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from recording_helpers import LIMITS
 
-from otel_recfn import _native
+from helpers import source_calls
+from helpers.recording_helpers import LIMITS
+from helpers.running_capture import Running
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
@@ -18,8 +20,6 @@ from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
-from running_capture import Running
-from timeouts import PATIENCE_S
 
 FUNCTION, USER = RecordScope.FUNCTION, RecordScope.USER_SCOPE
 
@@ -33,7 +33,7 @@ def session(recorder: Recorder) -> Iterator[Session]:
 
 def ranges(recorder: Recorder, *names: str, scope: RecordScope = USER) -> None:
     for name in names:
-        _native.end(_native.begin(name, scope, EventSource.RECORD_FUNCTION))
+        source_calls.end(source_calls.begin(name, scope, EventSource.RECORD_FUNCTION))
 
 
 def test_each_capture_sees_what_began_and_ended_while_it_ran(
@@ -49,15 +49,15 @@ def test_each_capture_sees_what_began_and_ended_while_it_ran(
     ranges(recorder, "nobody")
     assert first.names() == ["before", "both"]
     assert second.names() == ["both", "after"]
-    assert not _native.recording()
+    assert not source_calls.recording()
 
 
 def test_captures_have_scopes_of_their_own(recorder: Recorder, session: Session) -> None:
     functions = Running(session, Selected(scopes=1 << FUNCTION))
     users = Running(session, Selected(scopes=1 << USER))
-    outer = _native.begin("outer", USER, EventSource.RECORD_FUNCTION)
+    outer = source_calls.begin("outer", USER, EventSource.RECORD_FUNCTION)
     ranges(recorder, "inner", scope=FUNCTION)
-    _native.end(outer)
+    source_calls.end(outer)
     users.stop()
     ranges(recorder, "nobody's")
     functions.stop()
@@ -70,9 +70,9 @@ def test_a_range_that_is_open_when_a_capture_ends_is_partial_there_and_whole_els
     recorder: Recorder, session: Session
 ) -> None:
     lasting, ending = Running(session, Selected()), Running(session, Selected())
-    event_id = _native.begin("open", USER, EventSource.RECORD_FUNCTION)
+    event_id = source_calls.begin("open", USER, EventSource.RECORD_FUNCTION)
     ending.stop()
-    _native.end(event_id)
+    source_calls.end(event_id)
     lasting.stop()
     (partial,), (whole,) = ending.sink.events(), lasting.sink.events()
     assert (partial.event_id, whole.event_id) == (event_id, event_id)
@@ -85,10 +85,10 @@ def test_a_range_that_was_open_when_a_capture_began_is_not_in_it(
     recorder: Recorder, session: Session
 ) -> None:
     first = Running(session, Selected())
-    outer = _native.begin("outer", USER, EventSource.RECORD_FUNCTION)
+    outer = source_calls.begin("outer", USER, EventSource.RECORD_FUNCTION)
     second = Running(session, Selected())
     ranges(recorder, "inner")
-    _native.end(outer)
+    source_calls.end(outer)
     assert first.stop().names() == ["outer", "inner"]
     (inner,) = second.stop().sink.events()
     assert (inner.name, inner.parent, inner.root) == ("inner", 0, inner.event_id)
@@ -114,6 +114,7 @@ def test_what_one_capture_has_no_memory_for_is_counted_and_the_others_have_it(
             raise left.pop()
         return view(*arguments, **keywords)
 
+    # Memory runs out for one capture alone.
     monkeypatch.setattr(Selection, "view", failing_once)
     ranges(recorder, "one")
     session.flush(second.capture, PATIENCE_S)
@@ -131,11 +132,11 @@ def test_a_capture_that_lost_nothing_is_not_told_of_what_an_earlier_one_lost(
 ) -> None:
     losing = Running(session, Selected())
     nested = [
-        _native.begin("range", USER, EventSource.RECORD_FUNCTION)
+        source_calls.begin("range", USER, EventSource.RECORD_FUNCTION)
         for _ in range(LIMITS["MAX_DEPTH"] + 1)
     ]
     for event_id in reversed(nested):
-        _native.end(event_id)
+        source_calls.end(event_id)
     losing.stop()
     assert "dropped.buffer_full=" in caplog.text
     caplog.clear()

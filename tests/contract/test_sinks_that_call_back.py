@@ -1,4 +1,6 @@
-"""Sinks and threads that start, stop, flush or record while a sink is written to: all are served, and it ends."""
+"""Sinks and threads that start, stop, flush or record while a sink is written to: all are
+served, and it ends.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from otel_recfn import _native
+from helpers import source_calls
+from helpers.running_capture import Running
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, RecordScope
@@ -16,8 +20,6 @@ from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
-from running_capture import Running
-from timeouts import PATIENCE_S
 
 
 @pytest.fixture
@@ -28,11 +30,15 @@ def session(recorder: Recorder) -> Iterator[Session]:
 
 
 def record(recorder: Recorder) -> None:
-    _native.end(_native.begin("range", RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION))
+    source_calls.end(
+        source_calls.begin("range", RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION)
+    )
 
 
 REACTION_S = 0.3
-"""Time for another thread to come to where it waits for us; where it needs longer, less is shown."""
+"""Time for another thread to come to where it waits for us; where it needs longer, less is
+shown.
+"""
 
 
 class Calling(InMemorySink):
@@ -87,7 +93,7 @@ def test_a_sink_and_another_thread_switch_captures_at_once(
     assert all_end(others)
     session.stop(called, PATIENCE_S)
     running.stop()
-    assert not _native.recording()
+    assert not source_calls.recording()
 
 
 def drain_threads() -> set[threading.Thread]:
@@ -109,13 +115,13 @@ def test_captures_that_several_threads_start_and_stop_at_once_leave_nothing_behi
 
     assert all_end([started(come_and_go) for _ in range(4)])
     assert missing == []
-    assert not _native.recording()
+    assert not source_calls.recording()
     left = drain_threads() - before
     assert all_end(list(left)), "a drain thread goes on for nobody"
 
 
 def begin(recorder: Recorder, name: str) -> int:
-    return _native.begin(name, RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION)
+    return source_calls.begin(name, RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION)
 
 
 class Switches(InMemorySink):
@@ -141,14 +147,14 @@ def test_one_that_ends_between_a_drain_and_its_delivery_has_what_was_drained(
     def switch() -> None:
         session.stop(switching if own else ending.capture, PATIENCE_S)
         beside.append(Running(session, Selected()))
-        _native.end(begin(recorder, "later"))
+        source_calls.end(begin(recorder, "later"))
 
     sink = Switches(switch)
     switching = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
     session.start(switching)
     ending = Running(session, Selected())
     beside = [Running(session, Selected())] if others else []
-    _native.end(begin(recorder, "drained"))
+    source_calls.end(begin(recorder, "drained"))
     session.flush(ending.capture, PATIENCE_S)
     session.stop(switching, PATIENCE_S)
     ending.stop()

@@ -1,4 +1,6 @@
-"""A source of one's own in a session's list: when it is enabled, with what, and what becomes of it when it fails."""
+"""A source of one's own in a session's list: when it is enabled, with what, and what becomes of
+it when it fails.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from otel_recfn import _native
+from helpers import source_calls
+from helpers.running_capture import Running
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected
 from otel_recfn.model.events import EventSource, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.session import Session
 from otel_recfn.sources.protocol import Source, Wanted
-from running_capture import Running
-from timeouts import PATIENCE_S
 
 FUNCTION, USER = 1 << RecordScope.FUNCTION, 1 << RecordScope.USER_SCOPE
 WITH_MODULES = RECORD_FUNCTIONS | {EventSource.MODULE}
 
 
 class Ticks(Source):
-    """Announces a range when it is told to, as long as it is enabled, and notes what it is asked for."""
+    """Announces a range when it is told to, as long as it is enabled, and notes what it is asked
+    for.
+    """
 
     announces: EventSource | None = EventSource.MODULE
 
@@ -48,7 +52,7 @@ class Ticks(Source):
 
     def tick(self) -> None:
         if self.enabled:
-            _native.end(_native.begin("tick", RecordScope.FUNCTION, EventSource.MODULE))
+            source_calls.end(source_calls.begin("tick", RecordScope.FUNCTION, EventSource.MODULE))
 
 
 class Broken(Ticks):
@@ -114,7 +118,7 @@ def test_it_is_enabled_while_a_capture_asks_for_its_rows(
     assert (without.stop().names(), asking.names()) == ([], ["tick"])
 
 
-def test_it_is_told_what_the_captures_want_together_whenever_that_changes(
+def test_a_source_is_notified_when_the_captures_together_want_something_else(
     recorder: Recorder, session_of: Sessions
 ) -> None:
     ticks = Ticks(recorder)

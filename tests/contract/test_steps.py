@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -13,9 +14,11 @@ from opentelemetry import trace
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler, SamplingResult
-from step_program import Program
 
-from otel_recfn import _native
+from helpers.running_capture import Running
+from helpers.step_program import Program
+from helpers.timeouts import PATIENCE_S
+from otel_recfn import record_function
 from otel_recfn.batches.selection import Selected
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Event
@@ -24,7 +27,6 @@ from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.session import Session
 from otel_recfn.sources.steps import step
 from otel_recfn.support.texts import called_code
-from running_capture import Running
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def named(running: Running) -> dict[str, Event]:
 
 
 def test_a_step_is_a_range_with_a_number(recorder: Recorder, alone: Running) -> None:
-    with _native.record_function("epoch"), step("train", 3), step(), _native.record_function("in"):
+    with record_function("epoch"), step("train", 3), step(), record_function("in"):
         pass
     rows = named(alone)
     assert (rows["train"].step_number, rows["train"].source) == (3, EventSource.STEP)
@@ -84,6 +86,34 @@ def test_a_step_is_a_child_of_the_current_span_or_range(program: Program) -> Non
     ]
 
 
+def test_a_step_in_a_step_has_one_parent_in_spans_rows_and_another_captures_rows(
+    program: Program,
+) -> None:
+    another = Running(program.session, Selected())
+    again = program.step("again", 1)
+    with program.step("train", 0):
+        with program.step("directly", 0), again, again, program.record_function("mm"):
+            pass
+        with program.record_function("range"), program.step("in a range", 0):
+            pass
+        with program.tracer.start_as_current_span("span"), program.step("in a span", 0):
+            pass
+    others = list(another.stop().sink.events())
+    spans = {span.context.span_id: span for span in program.spans()}
+    span_attributes = {
+        (span.attributes or {}).get("recfn.event_id", 0): spans[span.parent.span_id]
+        for span in spans.values()
+        if span.parent is not None
+    }
+    for rows in (list(program.rows.events()), others):
+        by_id = {row.event_id: row for row in rows}
+        assert len(by_id) == 8
+        for row in [row for row in rows if row.parent]:
+            around = by_id[row.parent].name, span_attributes[row.event_id].name
+            same = around[0], around[0]
+            assert around == (("train", "span") if row.name == "in a span" else same)
+
+
 def test_every_step_without_a_span_around_is_a_trace_of_its_own_however_many_there_are(
     program: Program,
 ) -> None:
@@ -93,6 +123,27 @@ def test_every_step_without_a_span_around_is_a_trace_of_its_own_however_many_the
     spans = program.spans()
     assert len({span.context.trace_id for span in spans}) == 150
     assert len(spans) == 300
+
+
+def test_steps_that_are_open_at_the_end_have_their_spans(
+    program: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    outer, inner = program.step("epoch", 1), program.step("train", 0)
+    for one in (outer, inner):
+        one.__enter__()
+    with program.record_function("mm"):
+        pass
+    ended = {span.name: span for span in program.spans()}
+    assert ended["mm"].parent.span_id == ended["train"].context.span_id  # type: ignore[union-attr]
+    assert ended["train"].parent.span_id == ended["epoch"].context.span_id  # type: ignore[union-attr]
+    assert [(ended[name].attributes or {})["recfn.partial"] for name in ("train", "epoch")] == [
+        True,
+        True,
+    ]
+    for one in (inner, outer):
+        one.__exit__(None, None, None)
+    assert len(program.sent()) == len(ended)
+    assert caplog.text == "", "OpenTelemetry logs spans that are ended twice"
 
 
 def test_a_step_that_is_not_sampled_has_no_spans(make_program: Callable[..., Program]) -> None:
@@ -115,18 +166,131 @@ def test_a_step_is_the_current_span(program: Program) -> None:
     assert (spans["train"].attributes or {})["recfn.event_id"] == rows["train"].event_id
 
 
-def test_an_exception_marks_the_span_and_the_range(program: Program) -> None:
-    with (
-        pytest.raises(ValueError, match="no"),
-        program.step("train", 0),
-        program.record_function("mm"),
-    ):
-        raise ValueError("no")
+def test_the_span_of_a_step_says_its_scope_and_thread_as_others_do(program: Program) -> None:
+    def train() -> None:
+        with program.step("train", 0), program.record_function("mm"):
+            pass
+
+    thread = threading.Thread(target=train, name="trainer")
+    thread.start()
+    thread.join()
+    attributes = {span.name: dict(span.attributes or {}) for span in program.spans()}
+    assert (attributes["train"]["recfn.scope"], attributes["train"]["thread.name"]) == (
+        "USER_SCOPE",
+        "trainer",
+    )
+    for name in ("recfn.scope", "recfn.thread_id", "thread.id", "thread.name"):
+        assert attributes["train"][name] == attributes["mm"][name]
+
+
+def test_a_step_may_have_a_name_that_no_utf8_holds(program: Program) -> None:
+    """An exporter that can't encode one span's name loses the whole batch, the program's spans,
+    too.
+    """
+    with program.step("odd \ud800", 0):
+        pass
+    assert program.paths() == ["odd \\ud800:0"]
+
+
+def assert_same_times(program: Program) -> None:
+    """Each step's span begins and ends in the same nanosecond as its range."""
+    spans = {(span.attributes or {}).get("recfn.event_id"): span for span in program.spans()}
+    steps = [row for row in program.rows.events() if row.source == EventSource.STEP]
+    assert steps
+    for row in steps:
+        assert (spans[row.event_id].start_time, spans[row.event_id].end_time) == (
+            row.start_ns,
+            row.end_ns,
+        )
+
+
+def test_its_span_and_its_range_are_the_same_time(program: Program) -> None:
+    async def decode(name: str) -> None:
+        async with program.step(name):
+            await asyncio.sleep(0)
+            async with program.step("inner"):
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(decode("first"), decode("second"))
+
+    ended_elsewhere = program.step("in two threads")
+    ended_elsewhere.__enter__()
+    thread = threading.Thread(target=ended_elsewhere.__exit__, args=(None, None, None))
+    thread.start()
+    thread.join()
+    with program.tracer.start_as_current_span("epoch"), program.record_function("around"):
+        for _ in range(3):
+            with program.step("train"), program.step("inner"), program.record_function("mm"):
+                pass
+        with pytest.raises(ValueError, match="no"), program.step("fails"):
+            raise ValueError("no")
+    asyncio.run(main())
+    assert_same_times(program)
+
+
+class Draining(SpanProcessor):
+    """Has the recorder drained while spans begin and end, by which its clock is read anew."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def _drain(self) -> None:
+        for _ in range(3):
+            assert self._program.session.flush(self._program.capture, PATIENCE_S)
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        self._drain()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self._drain()
+
+
+def test_they_are_so_when_drains_come_in_between(program: Program) -> None:
+    program.provider.add_span_processor(Draining(program))
+    for number in range(20):
+        with program.step("train", number), program.record_function("mm"):
+            pass
+    assert_same_times(program)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(ValueError(len("in the code")), "ValueError"), (SystemExit(3), "SystemExit")],
+)
+def test_a_failure_marks_the_span_and_the_range_without_source_code(
+    program: Program, error: BaseException, kind: str
+) -> None:
+    def fail() -> None:
+        with program.step("train", 0), program.record_function("mm"):
+            raise error  # as source code has it
+
+    with pytest.raises(type(error)):
+        fail()
     spans = {span.name: span for span in program.spans()}
-    assert spans["train"].status.status_code == trace.StatusCode.ERROR
-    assert [event.name for event in spans["train"].events] == ["exception"]
     rows = {row.name: row for row in program.rows.events()}
-    assert rows["train"].error == "ValueError: no"
+    for name in ("train", "mm"):
+        span = spans[name]
+        assert (span.status.status_code, span.status.description) == (
+            trace.StatusCode.ERROR,
+            rows[name].error,
+        )
+        assert (span.attributes or {})["error.type"] == kind
+        (event,) = span.events
+        told = dict(event.attributes or {})
+        assert (event.name, event.timestamp) == ("exception", span.end_time)
+        assert (told["exception.type"], told["exception.message"]) == (kind, str(error))
+        assert "in fail" in told["exception.stacktrace"]
+        assert "as source code has it" not in told["exception.stacktrace"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit(), asyncio.CancelledError()])
+def test_control_flow_is_no_failure(program: Program, error: BaseException) -> None:
+    with pytest.raises(type(error)), program.step("train", 0):
+        raise error
+    (span,) = program.spans()
+    assert (span.status.status_code, span.events) == (trace.StatusCode.UNSET, ())
+    assert "error.type" not in (span.attributes or {})
 
 
 def test_steps_of_tasks_that_take_turns(program: Program) -> None:
@@ -188,7 +352,7 @@ def test_as_a_decorator(program: Program) -> None:
 def test_what_no_step_can_be() -> None:
     with pytest.raises(TypeError, match="takes a name"):
         step(3)  # type: ignore[arg-type]
-    for number in (-1, 1 << 63, 1.5, "3"):
+    for number in (-1, 1 << 63, 1.5, "3", True):
         with pytest.raises(SettingError, match="number="):
             step("train", number)  # type: ignore[arg-type]
 

@@ -1,4 +1,6 @@
-"""Steps in streams that are left early, in whatever task, thread or context: the ended step is nobody's current span."""
+"""Steps in streams that are left early, in whatever task, thread or context: the ended step is
+nobody's current span.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ import pytest
 from opentelemetry import baggage, trace
 from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
-from step_program import Program
 
-from timeouts import PATIENCE_S
+from helpers.step_program import Program
+from helpers.timeouts import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)

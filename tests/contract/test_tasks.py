@@ -1,4 +1,6 @@
-"""The parent of a range is what began last, as its own task sees it: random programs against a model."""
+"""The parent of a range is what began last, as its own task sees it: random programs against a
+model.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,15 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanContext
-from recording_helpers import ASYNC, Capture, Worker, check_laws, reset, workers_of
 
-from example_counts import examples
-from otel_recfn import _native
+from helpers.example_counts import examples
+from helpers.recording_helpers import ASYNC, Capture, Worker, check_laws, reset, workers_of
+from otel_recfn import _native  # to enter a range as sources/steps.py does
 from otel_recfn.model.batch import Event
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Wanted
-from otel_recfn.sources.range_spans import ShownRanges
+from otel_recfn.sources.range_spans import ExposedRanges
 from otel_recfn.support.span_ids import span_id
 
 TRACER = TracerProvider().get_tracer("programs")
@@ -36,6 +38,8 @@ class Began:
     event_id: int = 0
     span: Any = None
     parent: Began | None = None
+    around: Began | None = None
+    """Of a range the innermost range around it, also where it is in a span in that."""
     ended: bool = False
 
     @property
@@ -70,6 +74,16 @@ class Task:
                 return began
         return self.current
 
+    def innermost_range(self) -> Began | None:
+        """What a range that begins now lies in, spans left out."""
+        latest = self.latest()
+        if latest is None or latest.span is None:
+            return latest
+        before = self.view[: self.view.index(latest)] if latest in self.view else []
+        return next(
+            (began for began in reversed(before) if began.span is None and not began.ended), None
+        )
+
 
 class Program:
     """Takes steps on a recorder, and on the model."""
@@ -77,11 +91,13 @@ class Program:
     def __init__(self, capture: Capture, workers: list[Worker]) -> None:
         self.capture, self.workers = capture, workers
         self.tasks = [Task(_on_thread(worker, contextvars.Context())) for worker in workers]
+        self.launched: list[Worker] = []
+        """The threads that are in one task's context all the while."""
         self.ranges: list[Began] = []
         self.spans: list[Began] = []
 
     def begin(self, task: Task, *, is_async: bool = False) -> None:
-        parent = task.latest()
+        parent, around = task.latest(), task.innermost_range()
 
         def run() -> int:
             event_id = self.capture.begin("range", int(ASYNC) if is_async else 0)
@@ -89,7 +105,7 @@ class Program:
                 _native.enter(event_id)
             return event_id
 
-        began = Began(task.run(run), None, parent)
+        began = Began(task.run(run), None, parent, around)
         task.view.append(began)
         self.ranges.append(began)
 
@@ -117,15 +133,21 @@ class Program:
         task.run(lambda: otel_context.detach(attached.token))
         task.current = attached.before
 
-    def launch(self, task: Task, worker: Worker, *, in_greenlet: bool) -> None:
+    def launch(self, task: Task, worker: Worker, kind: str) -> None:
         context = task.run(contextvars.copy_context)
-        run = _in_greenlet(worker, context) if in_greenlet else _on_thread(worker, context)
+        if kind == "thread":
+            self.launched.append(Worker(context))
+            run: Callable[[Callable[[], Any]], Any] = self.launched[-1].call
+        else:
+            run = (_in_greenlet if kind == "greenlet" else _on_thread)(worker, context)
         self.tasks.append(Task(run, list(task.view), task.current))
 
     def check(self) -> None:
         for began in self.ranges:
             if not began.ended:
                 self.end(self.tasks[0], began)
+        for worker in self.launched:
+            worker.stop()
         self.capture.finish()
         rows = {row.event_id: row for row in self.capture.rows()}
         assert set(rows) == {began.event_id for began in self.ranges}
@@ -138,17 +160,19 @@ class Program:
 
 def _check_row(row: Event, began: Began, rows: dict[int, Event]) -> None:
     parent = began.parent
+    assert row.parent == (began.around.event_id if began.around is not None else 0)
     if parent is not None and parent.span is None:
-        assert row.parent == parent.event_id
         assert (row.root, row.context) == (rows[row.parent].root, rows[row.parent].context)
         return
-    assert (row.parent, row.root) == (0, row.event_id)
+    assert row.root == row.event_id
     own = parent.span.get_span_context() if parent is not None else trace.INVALID_SPAN_CONTEXT
     assert (row.context.trace_id, row.context.span_id) == (own.trace_id, own.span_id)
 
 
 def _check_trace(began: Began, rows: dict[int, Event]) -> None:
-    """A span inside a range is in the trace that the range's row comes to, or in that of its outermost range."""
+    """A span inside a range is in the trace that the range's row comes to, or in that of its
+    outermost range.
+    """
     if began.parent is not None and began.parent.span is None:
         row = rows[began.parent.event_id]
         assert began.span.get_span_context().trace_id == (row.context.trace_id or row.root)
@@ -177,26 +201,28 @@ def _in_greenlet(
 
 
 PLACE = st.integers(0, 1000)
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["begin", "begin", "begin async", "end", "end last", "open span", "open span", "close span", "close last", "task",
-             "greenlet", "drain"]
-        ),
-        PLACE,
-        PLACE,
-    ),
-    max_size=40,
-)  # fmt: skip
+KIND = st.sampled_from(
+    [
+        *("begin", "begin", "begin async", "end", "end last"),
+        *("open span", "open span", "close span", "close last"),
+        *("task", "greenlet", "thread", "drain"),
+    ]
+)
+FEW = st.integers(0, 3)
+FEW_KINDS = st.sampled_from(["begin", "end", "end", "open span", "thread"])
+STEPS = st.lists(st.tuples(KIND, PLACE, PLACE), max_size=40) | st.lists(
+    st.tuples(FEW_KINDS, FEW, FEW), max_size=20
+)
+"""Of all kinds; and some in which threads stay where they are while what is around them ends."""
 
 
-ALL_SHOWN = ShownRanges(
+ALL_SHOWN = ExposedRanges(
     takes=lambda scope, source: True,
     had_begun=lambda serial, event_id: False,
     has_target=lambda: True,
     trace_of=lambda root: SpanContext(root, 1, False),
     is_outside=lambda trace_id, span_id: False,
-    start_step=lambda name, number, code: None,
+    start_step=lambda name, number, code, start_ns: None,
     saw=lambda trace_id, span_id, span: None,
 )
 """Every range becomes a span, those without one around them each in a trace that is theirs."""
@@ -205,7 +231,7 @@ ALL_SHOWN = ShownRanges(
 @pytest.fixture
 def watched(recorder: Recorder) -> Iterator[Recorder]:
     watcher = ContextWatcher(recorder)
-    watcher.enable(Wanted(shown=ALL_SHOWN))
+    watcher.enable(Wanted(exposed=ALL_SHOWN))
     yield recorder
     watcher.disable()
 
@@ -221,10 +247,8 @@ def take(program: Program, step: str, one: int, other: int) -> None:
         program.open_span(task)
     elif step.startswith("close") and task.attached:
         program.close_span(task, -1 if step == "close last" else other % len(task.attached))
-    elif step in ("task", "greenlet"):
-        program.launch(
-            task, program.workers[other % len(program.workers)], in_greenlet=step == "greenlet"
-        )
+    elif step in ("task", "greenlet", "thread"):
+        program.launch(task, program.workers[other % len(program.workers)], step)
     elif step == "drain":
         program.capture.drain()
 
@@ -238,11 +262,25 @@ DETACHED_OUT_OF_ORDER = [
     "begin",
     "open span",
 ]
-"""The task's newest entry is a span that isn't current any more, and what began last lies in a range that lies in another."""
+"""The task's newest entry is a span that isn't current any more, and what began last lies in a
+range that lies in another.
+"""
+
+
+ENDED_ELSEWHERE = [
+    ("begin", 0, 0),
+    ("thread", 0, 0),
+    ("begin", 2, 0),
+    ("end last", 2, 0),
+    ("end", 0, 0),
+    ("begin", 2, 0),
+]
+"""A thread goes on after the range in which it was launched has ended."""
 
 
 @examples(150)
 @given(steps=STEPS)
+@example(steps=ENDED_ELSEWHERE)
 @example(steps=[(step, 0, 0) for step in DETACHED_OUT_OF_ORDER])
 def test_whatever_tasks_threads_and_greenlets_do(
     watched: Recorder, steps: list[tuple[str, int, int]]

@@ -7,13 +7,23 @@ import threading
 from typing import Any
 
 import pytest
-from recording_helpers import LIMITS, SOURCE, USER, Capture, Worker, check_laws, events, run_threads
 
-from otel_recfn import _native
+import otel_recfn
+from helpers import source_calls
+from helpers.recording_helpers import (
+    LIMITS,
+    SOURCE,
+    USER,
+    Capture,
+    Worker,
+    check_laws,
+    events,
+    run_threads,
+)
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.model.events import ALL_SCOPES_MASK, ORDINAL_BITS, Extra, RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, RecorderCounters
-from timeouts import PATIENCE_S
 
 
 def nest(capture: Capture, rounds: int, begun: list[int]) -> None:
@@ -96,6 +106,27 @@ def test_threads_keep_their_names_after_their_end(capture: Capture) -> None:
     assert row.thread.name == "loader 7"
 
 
+def test_a_later_thread_with_the_same_ident_does_not_give_its_name(capture: Capture) -> None:
+    """glibc gives the memory of a thread that ended to the next one, whose ident is its address."""
+    done = threading.Event()
+
+    def of_ident(ident: int) -> threading.Thread | None:
+        later = threading.Thread(target=done.wait, args=(PATIENCE_S,), name="later")
+        later.start()
+        return later if later.ident == ident else None
+
+    first = threading.Thread(target=lambda: capture.end(capture.begin()), name="first")
+    first.start()
+    first.join(PATIENCE_S)
+    assert first.ident is not None
+    found = any(of_ident(first.ident) for _ in range(20))
+    [row] = capture.drain()
+    done.set()
+    if not found:
+        pytest.skip("no thread got the ident of the first one")
+    assert row.thread.name == "first"
+
+
 def test_a_range_outlives_its_thread(capture: Capture) -> None:
     begun: list[int] = []
     run_threads([lambda: begun.append(capture.begin("orphan"))])
@@ -129,18 +160,18 @@ def test_threads_that_ended_are_freed(capture: Capture) -> None:
 
 def test_a_thread_has_one_logical_id(capture: Capture, workers: list[Worker]) -> None:
     ids = [
-        _native.current_thread_id(),
-        *(worker.call(_native.current_thread_id) for worker in workers),
+        source_calls.current_thread_id(),
+        *(worker.call(source_calls.current_thread_id) for worker in workers),
     ]
     assert len(set(ids)) == len(ids)
-    assert _native.current_thread_id() == ids[0]
+    assert source_calls.current_thread_id() == ids[0]
     capture.end(capture.begin())
     [row] = capture.finish()
     assert row.thread_id == ids[0]
 
 
 def test_stacks_are_recorded_where_they_are_asked_for(recorder: Recorder) -> None:
-    record_function = _native.record_function
+    record_function = otel_recfn.record_function
 
     def innermost() -> int:
         with record_function("with stack"):
@@ -148,8 +179,8 @@ def test_stacks_are_recorded_where_they_are_asked_for(recorder: Recorder) -> Non
 
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES, Extra.STACK)
     line = innermost()
-    _native.end(_native.begin("begun", USER, SOURCE))
-    _native.end(_native.begin("backward", RecordScope.BACKWARD_FUNCTION, SOURCE))
+    source_calls.end(source_calls.begin("begun", USER, SOURCE))
+    source_calls.end(source_calls.begin("backward", RecordScope.BACKWARD_FUNCTION, SOURCE))
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
     innermost()
     recorder.stop()
@@ -163,14 +194,19 @@ def test_stacks_are_recorded_where_they_are_asked_for(recorder: Recorder) -> Non
 
 
 def stack_below(recorder: Recorder, levels: int, file: str) -> list[str]:
-    """The stack of a range that so many frames of that file enclose, of which each calls the next."""
+    """The stack of a range that so many frames of that file enclose, of which each calls the
+    next.
+    """
     begun: list[int] = []
-    program = "def deeper(levels):\n    deeper(levels - 1) if levels > 1 else begun.append(begin('deep', 7, 1))\n"
-    namespace: dict[str, Any] = {"begin": _native.begin, "begun": begun}
+    program = (
+        "def deeper(levels):\n    deeper(levels - 1) if levels > 1 else begun.append(begin('deep',"
+        " 7, 1))\n"
+    )
+    namespace: dict[str, Any] = {"begin": source_calls.begin, "begun": begun}
     exec(compile(program, file, "exec"), namespace)
     recorder.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES, Extra.STACK)
     namespace["deeper"](levels)
-    _native.end(begun[0])
+    source_calls.end(begun[0])
     recorder.stop()
     [row] = events(recorder.drain(close_open=True))
     assert len(row.stack.encode()) < LIMITS["MAX_STACK_BYTES"]

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from calling_program import Node, Traced, by_end, short, tree
-from recording_helpers import check_laws
 
-from otel_recfn import _native
+from helpers.calling_program import Node, Traced, by_end, short, tree
+from helpers.recording_helpers import check_laws
+from helpers.timeouts import PATIENCE_S, wait_until
+from otel_recfn import _native, record_function  # to trace threads as sources/calls.py does
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.support.forks import OwnThread
-from timeouts import PATIENCE_S, wait_until
 
 
 def leaf() -> int:
@@ -42,6 +43,29 @@ def test_threads_of_ours_are_not_traced(traced: Traced) -> None:
     assert "run_in" in {short(row) for row in rows}
     assert not {row.thread.name for row in rows if row.thread.name.startswith("otel-recfn")}
     assert not [row for row in rows if short(row) in ("leaf", "_bootstrap", "_bootstrap_inner")]
+
+
+class SeenInPreparation(threading.Thread):
+    """A thread to which a drain gives the profile function before the thread itself sets it."""
+
+    def __hash__(self) -> int:  # asked by ``threading`` as it makes the thread known
+        if threading.get_ident() == self.ident:
+            _native.profile_threads()
+        return id(self)
+
+
+@pytest.mark.skipif(
+    hasattr(sys, "monitoring"), reason="a profile function traces before CPython 3.12"
+)
+def test_a_thread_doesnt_show_that_the_tracer_sets_its_profile_function(traced: Traced) -> None:
+    threads = (
+        threading.Thread(target=leaf, name="usual"),
+        SeenInPreparation(target=leaf, name="seen in preparation"),
+    )
+    rows = traced.run(lambda: [run_in(thread) for thread in threads])
+    usual, seen = [[short(call) for call in calls_in(rows, thread.name)] for thread in threads]
+    assert usual[:4] == ["_bootstrap", "_bootstrap_inner", "run", "leaf"]
+    assert seen == usual
 
 
 class Blocked:
@@ -226,7 +250,7 @@ def test_it_ends_with_the_tracer_where_another_thread_stops_it(traced: Traced) -
 def test_a_range_begins_in_one_and_ends_in_another(traced: Traced, recorder: Recorder) -> None:
     def program() -> None:
         for _ in range(TIMES):
-            begun = _native.record_function("range")
+            begun = record_function("range")
             next(iter(begun.__enter__, None))
             len("in range")
             begun.__exit__(None, None, None)

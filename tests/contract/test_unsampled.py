@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
-from forked_work import in_child
-from otel_recfn import _native
+from helpers import source_calls
+from helpers.forked_work import in_child
+from helpers.running_capture import Running
+from helpers.timeouts import PATIENCE_S
+from otel_recfn import _native, record_function  # what sources/range_spans.py asks
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventSource
@@ -21,8 +24,6 @@ from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import Session
 from otel_recfn.sinks.in_memory import InMemorySink
-from running_capture import Running
-from timeouts import PATIENCE_S
 
 
 class SampledSink(InMemorySink):
@@ -45,7 +46,7 @@ class SampledAlone:
         self.recorder, self.session, self.range = (
             recorder,
             Session(recorder),
-            _native.record_function,
+            record_function,
         )
         self._before = recorder.counters()
         self.start()
@@ -82,8 +83,8 @@ def test_ranges_in_an_unsampled_span_are_counted_and_not_recorded(alone: Sampled
     with span(1, sampled=False):
         with alone.range("outer"), alone.range("inner"):
             pass
-        _native.end(_native.begin("by id", 0, EventSource.RECORD_FUNCTION))
-        assert _native.mark("mark") == 0
+        source_calls.end(source_calls.begin("by id", 0, EventSource.RECORD_FUNCTION))
+        assert source_calls.mark("mark") == 0
     with alone.range("after"):
         pass
     assert (alone.names(), alone.unsampled()) == (["after"], 4)
@@ -156,19 +157,19 @@ def test_any_program(recorder: Recorder, program: list[Node]) -> None:
     others = 0
 
     def run(nodes: list[Node], around: int, current: int, recorded: bool) -> None:
-        """``around``: the event id of the range that is innermost in the current span, 0 for none."""
+        """``around``: the event id of the innermost recorded range, 0 for none."""
         nonlocal others
         for what, inner in nodes:
             if what in ("sampled", "unsampled"):
                 number = current + 1
                 with span(number, sampled=what == "sampled"):
-                    run(inner, 0, number, what == "sampled")
+                    run(inner, around, number, what == "sampled")
                 continue
             others += not recorded
             with opened(what) as event_id:
                 if recorded:
                     expected[event_id] = (around, current)
-                run(inner, event_id, current, recorded)
+                run(inner, event_id or around, current, recorded)
 
     def opened(what: str) -> Any:
         return _by_id(alone.recorder) if what == "by id" else _by_object(alone, what)
@@ -186,11 +187,11 @@ class _by_id:
         self._recorder = recorder
 
     def __enter__(self) -> int:
-        self._event_id = _native.begin("by id", 7, EventSource.RECORD_FUNCTION)
+        self._event_id = source_calls.begin("by id", 7, EventSource.RECORD_FUNCTION)
         return self._event_id
 
     def __exit__(self, *_error: object) -> None:
-        _native.end(self._event_id)
+        source_calls.end(self._event_id)
 
 
 class _by_object:

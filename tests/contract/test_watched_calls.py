@@ -1,4 +1,6 @@
-"""Calls of a Python function that is watched: told at begin and end, whatever way they are made and left in."""
+"""Calls of a Python function that is watched: told at begin and end, whatever way they are made
+and left in.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from otel_recfn import _native as native
+from otel_recfn import _native as native  # the functions under test, which only pytorch/ calls
 
 
 class Base:
@@ -106,6 +108,25 @@ def test_an_observer_of_frames_sees_nothing_of_it_and_all_of_the_call(watched: W
         Base()(ValueError())
     assert seen == [None, "dynamo", None, None, None]
     assert watched.observer == "dynamo"
+
+
+def test_several_functions_are_watched_each_by_its_own(watched: Watched) -> None:
+    class Other:
+        def __call__(self, value: Any) -> Any:
+            return value
+
+    others, one, other = Watched(), Base(), Other()
+    native.watch_calls((Other.__call__,), others.enter, others.leave)
+    assert one(other) is one  # which calls the other one
+    assert (watched.told, others.told) == (
+        [("enter", one), ("leave", 1, None)],
+        [("enter", other), ("leave", 1, None)],
+    )
+    with pytest.raises(RuntimeError, match="watched already"):
+        native.watch_calls((Other.__call__,), others.enter, others.leave)
+    native.unwatch_calls()
+    assert one(other) is one
+    assert (len(watched.told), len(others.told)) == (2, 2)
 
 
 def test_nothing_is_kept(watched: Watched) -> None:

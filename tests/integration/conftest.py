@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
-from exported_traces import Traces
-from prepared_programs import PreparedPrograms
 
 import otel_recfn
+from helpers.exported_traces import Traces
+from helpers.prepared_programs import PreparedPrograms
+from helpers.timeouts import PATIENCE_S
 from otel_recfn import OtelRecordFunctionInstrumentor, observing
 from otel_recfn.model.batch import Event
 from otel_recfn.sinks.in_memory import InMemorySink
-from timeouts import PATIENCE_S
 
 if TYPE_CHECKING:
-    from recorded_modules import Recording
+    from helpers.recorded_modules import Recording
 
 SOURCE = Path(otel_recfn.__file__).parents[1]
 HELPERS = Path(__file__).parents[1]
@@ -76,7 +76,7 @@ def one() -> Any:
 @pytest.fixture
 def recording() -> Iterator[Recording]:
     """The ranges of modules and optimizers, recorded until the test is over."""
-    from recorded_modules import Recording
+    from helpers.recorded_modules import Recording
 
     made = Recording()
     yield made
@@ -94,7 +94,7 @@ def forget_what_was_compiled() -> Iterator[None]:
 @pytest.fixture
 def capturing() -> Iterator[None]:
     """PyTorch puts ranges into graphs."""
-    from compiled_forms import CAPTURE
+    from helpers.compiled_forms import CAPTURE
 
     with pytest.importorskip("torch")._dynamo.config.patch({CAPTURE: True}):
         yield
@@ -123,7 +123,8 @@ Start: TypeAlias = (
 
 @pytest.fixture
 def run_program(tmp_path: Path) -> Run:
-    """Runs Python source in a process of its own, in a directory of its own, and checks its exit code.
+    """Runs Python source in a process of its own, in a directory of its own, and checks its exit
+    code.
 
     Its environment has none of the OTEL_* variables of this one, but those given as keywords.
     """

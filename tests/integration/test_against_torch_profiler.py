@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from compared_profiles import assert_same_in_each_thread
-from kineto import shapes_of
 
+from helpers.compared_profiles import assert_same_in_each_thread
+from helpers.kineto import shapes_of
+from helpers.timeouts import wait_until
 from otel_recfn import record_function
 from otel_recfn.model.batch import Event
-from otel_recfn.model.events import EventSource, RecordScope
-from timeouts import wait_until
+from otel_recfn.model.events import NODES_PREFIX, EventSource, RecordScope
 
 torch = pytest.importorskip("torch")
-from kineto import profile_of_all_threads  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
-from torch_programs import Training, run_together, scripted_programs  # noqa: E402
+
+from helpers.kineto import profile_of_all_threads  # noqa: E402
+from helpers.torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
 pytestmark = pytest.mark.torch
-AROUND_A_NODE = "autograd::engine::evaluate_function: "
 IN_TORCH = (EventSource.TORCH, EventSource.RECORD_FUNCTION)
 """Whose ranges PyTorch has: its own, and those that are told to it."""
 
@@ -77,7 +77,9 @@ class Run:
 
 
 def _ours(events: list[Event]) -> Threads:
-    """Without the ranges that PyTorch knows nothing of; what is inside them belongs to the range around them."""
+    """Without the ranges that PyTorch knows nothing of; what is inside them belongs to the range
+    around them.
+    """
     by_id = {event.event_id: event for event in events}
 
     def known_parent(event: Event) -> int:
@@ -101,17 +103,15 @@ def _ours(events: list[Event]) -> Threads:
 
 
 def _theirs(results: Any) -> Threads:
-    ranges = sorted(
-        results.events(), key=lambda event: event.correlation_id()
-    )  # ids count the begins of each thread
+    # Ids count the begins of each thread.
+    ranges = sorted(results.events(), key=lambda event: event.correlation_id())
     parents = dict(_parents(results.experimental_event_tree()))
     threads: Threads = {}
     positions = {0: -1}
     for event in ranges:
         thread = threads.setdefault(event.start_thread_id(), [])
         positions[event.correlation_id()] = len(thread)
-        around = event.name().startswith(AROUND_A_NODE)
-        ids = (-1, 0) if around else (event.sequence_nr(), event.fwd_thread_id())
+        ids = (event.sequence_nr(), event.fwd_thread_id())
         place = (
             event.start_thread_id() != event.end_thread_id(),
             positions[parents[event.correlation_id()]],
@@ -140,7 +140,9 @@ def without_inputs(run: Run) -> Run:
 
 
 def with_comparable_dtypes(run: Run) -> Run:
-    """torch.profiler says TensorList without what is in it, and tells lists of numbers from none; we do the opposite."""
+    """torch.profiler says TensorList without what is in it, and tells lists of numbers from
+    none; we do the opposite.
+    """
 
     def comparable(dtype: Any) -> Any:
         return "TensorList" if isinstance(dtype, list) else "" if dtype == "ScalarList" else dtype
@@ -311,9 +313,16 @@ def test_ranges_of_the_user(observe: Callable[..., Run]) -> None:
 def test_one_scope(observe: Callable[..., Run], training: Training, scope: RecordScope) -> None:
     run = observe(lambda _ours: training.step(), scopes={scope}, modules=False)
     for thread, ranges in run.theirs.items():
-        selected = [one[:4] for one in ranges if one.scope == scope]
-        assert [one[:4] for one in run.ours.get(thread, [])] == selected
+        selected = [told_of(one) for one in ranges if one.scope == scope]
+        assert [told_of(one) for one in run.ours.get(thread, [])] == selected
     assert run.ours
+
+
+def told_of(one: Seen) -> tuple[Any, ...]:
+    """Without the numbers of a backward node on the range around it: without their scope, nodes
+    aren't recorded.
+    """
+    return one[:2] if one.name.startswith(NODES_PREFIX) else one[:4]
 
 
 def test_the_profile_is_what_it_is_without_us(instrument: Callable[..., Any]) -> None:
@@ -325,8 +334,11 @@ def test_the_profile_is_what_it_is_without_us(instrument: Callable[..., Any]) ->
             optimizer.zero_grad()
             model(torch.ones(2, 3)).sum().backward()
             optimizer.step()
-        return [(one.name, one.scope, one.thread, one.input_shapes, one.cpu_parent and one.cpu_parent.name)
-                for one in profiler.events()]  # fmt: skip
+        return [
+            (one.name, one.scope, one.thread, one.input_shapes, parent and parent.name)
+            for one in profiler.events()
+            for parent in [one.cpu_parent]
+        ]
 
     profiled()  # the first step makes the optimizer's state and the gradients
     before = profiled()

@@ -22,9 +22,8 @@ from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.support.span_ids import span_id
 
 torch = pytest.importorskip("torch")
-from torch_programs import Training, run_together, scripted_programs  # noqa: E402
-
-from perfetto_ui import ask_perfetto  # noqa: E402
+from helpers.perfetto_ui import ask_perfetto  # noqa: E402
+from helpers.torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -59,14 +58,15 @@ def exported() -> Iterator[Exported]:
 
 
 def chrome_names(path: Path) -> Counter[tuple[int, str]]:
-    """Event id and name of every range in a Chrome file (an asynchronous one has a begin and an end)."""
+    """Event id and name of every range in a Chrome file (an asynchronous one has a begin and an
+    end).
+    """
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     ours = [
         event for event in events if event["ph"] in ("X", "b") and "span_id" not in event["args"]
     ]
-    ranges = [
-        event for event in ours if "recfn.step.number" not in event["args"]
-    ]  # slices around training steps are no ranges
+    # Slices around training steps are no ranges.
+    ranges = [event for event in ours if "recfn.step.number" not in event["args"]]
     return Counter((event["args"]["Event id"], event["name"]) for event in ranges)
 
 
@@ -79,7 +79,9 @@ def span_names(spans: dict[int, ReadableSpan]) -> Counter[tuple[int, str]]:
 
 
 def train_and_script() -> None:
-    """Every kind of range: two trainings at once, ours with an error, TorchScript that goes on on other threads."""
+    """Every kind of range: two trainings at once, ours with an error, TorchScript that goes on
+    on other threads.
+    """
     network, fork_and_wait = scripted_programs()
     with record_function("ours"):
         for _ in range(3):
@@ -121,15 +123,17 @@ def test_one_run_in_three_places(
 
 
 SLICES = """
-    select extract_arg(slice.arg_set_id, 'args.Event id'), extract_arg(parent.arg_set_id, 'args.Event id'),
-        slice.name, slice.ts, slice.dur
-    from slice join thread_track on slice.track_id = thread_track.id left join slice parent on slice.parent_id = parent.id
+    select extract_arg(slice.arg_set_id, 'args.Event id'),
+        extract_arg(parent.arg_set_id, 'args.Event id'), slice.name, slice.ts, slice.dur
+    from slice join thread_track on slice.track_id = thread_track.id
+        left join slice parent on slice.parent_id = parent.id
     where slice.name not glob 'ProfilerStep#*'
 """
 
 
 BESIDE = """
-    select extract_arg(arg_set_id, 'args.Event id') from slice where track_id not in (select id from thread_track)
+    select extract_arg(arg_set_id, 'args.Event id') from slice
+    where track_id not in (select id from thread_track)
 """
 
 

@@ -1,4 +1,6 @@
-"""``tree("module")`` of real training: a backward pass is shown in the modules whose forward it belongs to."""
+"""``tree("module")`` of real training: a backward pass is shown in the modules whose forward it
+belongs to.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,12 @@ from typing import Any
 import pytest
 
 from otel_recfn import profile
-from otel_recfn.batches.call_paths import CallPath
+from otel_recfn.batches.call_tree import CallPath
 
 torch = pytest.importorskip("torch")
 from torch.utils.checkpoint import checkpoint  # noqa: E402
-from torch_programs import run_together  # noqa: E402
+
+from helpers.torch_programs import run_together  # noqa: E402
 
 pytestmark = pytest.mark.torch
 nn = torch.nn
@@ -62,8 +65,9 @@ def test_each_module_has_its_backward(elsewhere: bool) -> None:
     found = lines(network(), run_together if elsewhere else lambda step: step())
     assert sorted(found) == sorted(
         [
-            "Sequential", "Sequential/0", "Sequential/1", "Sequential/2", "(in no module)", "(accumulation of gradients)",
-            "Optimizer.step#SGD.step", "Optimizer.zero_grad#SGD.zero_grad",
+            "Sequential", "Sequential/0", "Sequential/1", "Sequential/2", "(in no module)",
+            "(accumulation of gradients)", "Optimizer.step#SGD.step",
+            "Optimizer.zero_grad#SGD.zero_grad",
         ]
     )  # fmt: skip
     inner = [found[f"Sequential/{number}"] for number in range(3)]
@@ -97,7 +101,7 @@ def test_a_compiled_module_has_its_backward(forget_what_was_compiled: None) -> N
     assert compiled.backward_cpu_time_total > 0
 
 
-def test_what_an_optimizers_closure_calls_is_shown_in_its_step() -> None:
+def test_what_an_optimizers_closure_does_is_beside_its_step() -> None:
     model, x = network(), torch.ones(2, 4)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
 
@@ -109,6 +113,12 @@ def test_what_an_optimizers_closure_calls_is_shown_in_its_step() -> None:
 
     with profile() as prof:
         optimizer.step(closure)
-    (call,) = [one for one in prof.tree("module") if one.name.startswith("Sequential")]
-    assert call.path[0] == "Optimizer.step#LBFGS.step"
+    tree = prof.tree("module")
+    (call,) = [one for one in tree if one.name.startswith("Sequential")]
+    assert call.path == (call.name,)
     assert call.backward_cpu_time_total > 0
+    (step,) = [one for one in tree if one.name == "Optimizer.step#LBFGS.step"]
+    (outside,) = [one for one in tree if one.name == "(in no module)"]
+    by_name = {one.key: one for one in prof.key_averages()}
+    assert outside.cpu_time_total >= by_name["aten::square"].cpu_time_total > 0  # of the loss
+    assert call.cpu_time_total + step.cpu_time_total < by_name[step.name].cpu_time_total

@@ -1,4 +1,6 @@
-"""``PythonCalls(call_sites=True)``: each call says the line that called it, as Python's own frames say it meanwhile."""
+"""``PythonCalls(call_sites=True)``: each call says the line that called it, as Python's own
+frames say it meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from helpers.trace_files import read_trace
 from otel_recfn import PythonCalls, profile, record_function
 from otel_recfn.model.batch import Event
 from otel_recfn.support.texts import python_call_name
-from trace_files import read_trace
 
 HERE = Path(__file__)
 WITH_SITES = PythonCalls(call_sites=True)

@@ -1,4 +1,6 @@
-"""What the spans of a request or a step show of PyTorch: the tree of calls, down to operators, and what stands out in it."""
+"""What the spans of a request or a step show of PyTorch: the tree of calls, down to operators,
+and what stands out in it.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from exported_traces import Traces  # noqa: E402
 from opentelemetry.sdk.trace import ReadableSpan  # noqa: E402
 from opentelemetry.trace import StatusCode  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from timeouts import PATIENCE_S  # noqa: E402
+from helpers.exported_traces import Traces  # noqa: E402
+from helpers.timeouts import PATIENCE_S  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -87,13 +89,15 @@ def generation() -> Callable[[], None]:
 def told(spans: Sequence[ReadableSpan]) -> int:
     """How many ranges they are and stand for."""
     attributes: list[Mapping[str, Any]] = [span.attributes or {} for span in spans]
-    return sum("recfn.scope" in one for one in attributes) + sum(
+    return sum("recfn.event_id" in one for one in attributes) + sum(
         one.get("recfn.unit.folded.count", 0) for one in attributes
     )
 
 
 def by_path(spans: Sequence[ReadableSpan]) -> dict[str, Mapping[str, Any]]:
-    """The attributes of each by the names of what it lies in and its own: a sum of calls is no call."""
+    """The attributes of each by the names of what it lies in and its own: a sum of calls is no
+    call.
+    """
     by_id = {span.context.span_id: span for span in spans}
 
     def path(span: ReadableSpan) -> str:
@@ -109,9 +113,8 @@ def is_of_sums(path: str) -> bool:
 
 def test_a_generation_shows_its_operators(program: Program) -> None:
     write = generation()
-    spans = program.requests(
-        6, write, span_budget=50
-    )  # as an ordinary one, however busy the machine is
+    # As an ordinary one, however busy the machine is.
+    spans = program.requests(6, write, span_budget=50)
     sums = {path: one for path, one in by_path(spans).items() if is_of_sums(path)}
     counts = {
         path.replace(" (folded)", ""): one["aggregation.span_count"] for path, one in sums.items()

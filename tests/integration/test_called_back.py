@@ -1,4 +1,6 @@
-"""What the program may call from where we call it: nothing hangs, nothing raises, and the sinks get what was recorded."""
+"""What the program may call from where we call it: nothing hangs, nothing raises, and the sinks
+get what was recorded.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,10 @@ from opentelemetry.sdk.trace.export import (
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
+from helpers.timeouts import PATIENCE_S, wait_until
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, profile, record_function
 from otel_recfn.model.batch import Batch
 from otel_recfn.observing import RecordFunctionCallback, add_global_callback, clear_callbacks
-from timeouts import PATIENCE_S, wait_until
 
 
 class Program:
@@ -261,5 +263,5 @@ def test_what_was_queued_when_a_span_processor_uninstrumented_is_counted() -> No
     until_called(program, "span processor")
     assert_no_thread_of_ours()
     counters = program.counters()
-    fates = ("exported", "unsampled", "dropped.shutdown")
-    assert counters["recorded"] + counters["added"] == sum(counters[name] for name in fates)
+    outcomes = ("exported", "unsampled", "dropped.shutdown")
+    assert counters["recorded"] + counters["added"] == sum(counters[name] for name in outcomes)

@@ -1,4 +1,6 @@
-"""``profile(python_calls=True).modules()`` and ``.optimizers()``: what parameters and gradients they had at the first call."""
+"""``profile(python_calls=True).modules()`` and ``.optimizers()``: what parameters and gradients
+they had at the first call.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from otel_recfn import profile
+from otel_recfn import PythonCalls, profile
 from otel_recfn.pytorch.called_objects import ParameterFacts, TensorFacts
 
 torch = pytest.importorskip("torch")
@@ -62,6 +64,18 @@ def test_where_hooks_announce_modules_they_are_seen_too(modules: bool) -> None:
         model(torch.ones(4, 3))
     [linear] = prof.modules()
     assert [event.name for event in prof.events() if event.name == linear.name] == [linear.name]
+
+
+@pytest.mark.parametrize("calls", [False, PythonCalls(include=[__file__])])
+def test_there_are_none_where_calls_in_files_of_pytorch_are_not_traced(
+    calls: bool | PythonCalls,
+) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    with profile(python_calls=calls) as prof:
+        model(torch.ones(4, 3)).sum().backward()
+        optimizer.step()
+    assert (prof.modules(), prof.optimizers()) == ([], [])
 
 
 def test_state_of_optimizers_after_their_first_step() -> None:

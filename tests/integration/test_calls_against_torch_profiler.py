@@ -1,4 +1,6 @@
-"""The same program under torch.profiler(with_stack=True) and traced by us: the same calls, from the same lines, as often."""
+"""The same program under torch.profiler(with_stack=True) and traced by us: the same calls, from
+the same lines, as often.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from helpers.trace_files import read_trace
 from otel_recfn import PythonCalls, profile
 from otel_recfn.model.events import EventSource
 from otel_recfn.support.texts import python_call_name
-from trace_files import read_trace
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -104,7 +106,9 @@ def test_the_same_call_sites_as_torch_profiler(modules: bool) -> None:
 
 
 def count_sites(event: Any, above: tuple[str, ...], counts: Counter[tuple[str, ...]]) -> None:
-    """Of each call below ``Training.train``: the line that called it, before its own name and those of the calls around it."""
+    """Of each call below ``Training.train``: the line that called it, before its own name and
+    those of the calls around it.
+    """
     caller = getattr(event.extra_fields, "caller", None)
     if caller is not None:
         above = (comparable(event.name), *above)
@@ -135,13 +139,17 @@ def sites_of_training(events: list[Any]) -> Counter[tuple[str, ...]]:
 
 
 def below_train(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Up to the call of ``Training.train``; nothing for what isn't below it, as that call itself."""
+    """Up to the call of ``Training.train``; nothing for what isn't below it, as that call
+    itself.
+    """
     ends = [at for at, name in enumerate(names) if name.endswith(": train")]
     return names[: ends[0]] if ends else ()
 
 
 def calls_of_training(path: Path) -> Counter[tuple[str, ...]]:
-    """How often each call was made below ``Training.train``, by the names of the calls around it."""
+    """How often each call was made below ``Training.train``, by the names of the calls around
+    it.
+    """
     events = [
         event for event in read_trace(path)["traceEvents"] if event.get("cat") == "python_function"
     ]
@@ -162,5 +170,7 @@ def calls_of_training(path: Path) -> Counter[tuple[str, ...]]:
 
 
 def comparable(name: str) -> str:
-    """Theirs has the class and the address of the object that a C method was bound to first, as of a subclass of list."""
+    """Theirs has the class and the address of the object that a C method was bound to first, as
+    of a subclass of list.
+    """
     return re.sub(r" of [^ ]+ object( at 0x[0-9a-f]+)?>", " of an object>", name)

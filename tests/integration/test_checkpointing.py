@@ -1,4 +1,6 @@
-"""Activation checkpointing stops the recomputation of a block by an exception: no failure of what runs in the block."""
+"""Activation checkpointing stops the recomputation of a block by an exception: no failure of
+what runs in the block.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from exported_traces import Traces
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 
+from helpers.exported_traces import Traces
 from otel_recfn import record_function, step
 
 torch = pytest.importorskip("torch")
@@ -111,7 +113,8 @@ def block(x):
         return (x * 2).sigmoid().sigmoid()
 checkpoint(block, torch.ones(2, requires_grad=True), use_reentrant=False).sum().backward()
 OtelRecordFunctionInstrumentor().uninstrument()
-print([(span.name, span.status.status_code.name) for span in exporter.get_finished_spans() if span.name == "inside"])
+inside = [span for span in exporter.get_finished_spans() if span.name == "inside"]
+print([(span.name, span.status.status_code.name) for span in inside])
 """
 
 

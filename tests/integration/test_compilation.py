@@ -1,4 +1,6 @@
-"""What ``torch.compile`` compiles is recorded where it was waited for, with what is known of it, and goes on as without us."""
+"""What ``torch.compile`` compiles is recorded where it was waited for, with what is known of it,
+and goes on as without us.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag, EventSource
 
 torch = pytest.importorskip("torch")
-from compiled_forms import VERSION, X  # noqa: E402
+from helpers.compiled_forms import VERSION, X  # noqa: E402
 
 convert_frame, dynamo_utils = torch._dynamo.convert_frame, torch._dynamo.utils
 
@@ -150,10 +152,8 @@ def test_what_runs_uncompiled_is_no_error(instrument: Callable[..., Any]) -> Non
     seen = instrument()
     assert torch.equal(torch.compile(in_a_loop, backend=eager)(X), in_a_loop(X))
     (one,) = compilations(seen.events())
-    assert told(one).get("fallback") or VERSION < (
-        2,
-        13,
-    )  # which says nothing but that it skips the function
+    # Which says nothing but that it skips the function.
+    assert told(one).get("fallback") or VERSION < (2, 13)
     assert not one.error
 
 
@@ -233,9 +233,10 @@ def test_of_what_runs_inside_only_sums_become_spans(traces: Any, detail: str) ->
         for span in spans.values()
         if any("torch.compile" in each.name for each in around(span))
     ]
-    assert {"Dynamo", "backend", "AOT autograd", "Dynamo: guards"} <= {
-        span.name for span in inside
-    } or VERSION < (2, 13)
+    phases = {"Dynamo", "backend", "AOT autograd"}
+    if detail == "all":
+        phases.add("Dynamo: guards")  # which may take less than a thousandth of the request
+    assert phases <= {span.name for span in inside} or VERSION < (2, 13)
     assert all(span.attributes["recfn.scope"] == "USER_SCOPE" for span in inside)
     assert not [
         span
@@ -306,7 +307,9 @@ def test_a_range_of_the_backends_own_stays_one(instrument: Callable[..., Any]) -
 
 
 def graphs_and_counters(function: Callable[[Any], Any], backend: str | None) -> tuple[Any, ...]:
-    """All that can be seen of a compilation: graphs, warnings, counters, ids and names, results and gradients."""
+    """All that can be seen of a compilation: graphs, warnings, counters, ids and names, results
+    and gradients.
+    """
     graphs = []
 
     def keeping(module: Any, examples: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Programs of their own that compile: their caches have the same keys as without us, and nothing is imported for it."""
+"""Programs of their own that compile: their caches have the same keys as without us, and nothing
+is imported for it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-from compiled_forms import VERSION
+from helpers.compiled_forms import VERSION
 
 pytestmark = pytest.mark.torch
 
@@ -44,7 +46,8 @@ if sys.argv[1] == "ours":
 x = torch.ones(8, requires_grad=True)
 torch.compile(function)(x).sum().backward()
 instrumentor.uninstrument()
-told = [json.loads(event.attributes) for event in sink.events() if event.name.startswith("torch.compile: ")]
+compilations = [event for event in sink.events() if event.name.startswith("torch.compile: ")]
+told = [json.loads(event.attributes) for event in compilations]
 print(json.dumps({"counters": counters, "gradient": x.grad.tolist(), "told": told}))
 """
 

@@ -1,4 +1,6 @@
-"""``torch.compile`` of functions with ranges, and other tracers: as with PyTorch's own ranges; whatever is imported first."""
+"""``torch.compile`` of functions with ranges, and other tracers: as with PyTorch's own ranges;
+whatever is imported first.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from otel_recfn import RecordFunction, legacy, observing, record_function
+from otel_recfn import legacy, observing, record_function
+from otel_recfn.observing import RecordFunction
 
 torch = pytest.importorskip("torch")
-from compiled_forms import (
+from helpers.compiled_forms import (  # noqa: E402
     FORMS,
     USER_SCOPE,
     VERSION,
@@ -22,7 +25,7 @@ from compiled_forms import (
     every_form,
     is_whole,
     names,
-)  # noqa: E402
+)
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forget_what_was_compiled")]
 
@@ -311,7 +314,8 @@ def backend(module, examples):
     graphs.append(module)
     return module.forward
 def check(fullgraph=True):
-    assert torch.equal(torch.compile(decorated, backend=backend, fullgraph=fullgraph)(torch.ones(2)), torch.ones(2) + 1)
+    compiled = torch.compile(decorated, backend=backend, fullgraph=fullgraph)
+    assert torch.equal(compiled(torch.ones(2)), torch.ones(2) + 1)
 """
 
 
@@ -336,7 +340,8 @@ def function(x):
     with otel_recfn.record_function("first use"):
         return x + 1
 assert "record_function" not in vars(otel_recfn)
-assert torch.equal(torch.compile(function, backend="eager", fullgraph=True)(torch.ones(2)), torch.ones(2) + 1)
+compiled = torch.compile(function, backend="eager", fullgraph=True)
+assert torch.equal(compiled(torch.ones(2)), torch.ones(2) + 1)
 """)
 
 
@@ -344,7 +349,8 @@ def test_what_torch_imports_late_stays_so(run_with_torch: Run) -> None:
     run_with_torch("""
 import sys, torch
 before = {name for name in sys.modules if name.startswith("torch.")}
-from otel_recfn import RecordFunction, record_function
+from otel_recfn import record_function
+from otel_recfn.observing import RecordFunction
 assert {name for name in sys.modules if name.startswith("torch.")} == before
 """)
 

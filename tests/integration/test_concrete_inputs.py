@@ -1,4 +1,6 @@
-"""The numbers among operators' inputs: the same texts as in torch.profiler's traces, operator by operator."""
+"""The numbers among operators' inputs: the same texts as in torch.profiler's traces, operator by
+operator.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from helpers.trace_files import events_in
 from otel_recfn import OtelRecordFunctionInstrumentor
-from trace_files import events_in
 
 torch = pytest.importorskip("torch")
 
 from torch.profiler import ProfilerActivity  # noqa: E402
-from torch_programs import Training  # noqa: E402
+
+from helpers.torch_programs import Training  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 

@@ -1,4 +1,6 @@
-"""Programs copy and pickle blocks that hold ``record_function`` and ``step`` objects, also after a first use."""
+"""Programs copy and pickle blocks that hold ``record_function`` and ``step`` objects, also after
+a first use.
+"""
 
 from __future__ import annotations
 

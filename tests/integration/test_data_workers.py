@@ -1,4 +1,6 @@
-"""What a program opens in the workers of a DataLoader lies in their ranges; where these stand is in the test of exports."""
+"""What a program opens in the workers of a DataLoader lies in their ranges; where these stand is
+in the test of exports.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ class Data(torch.utils.data.Dataset):
                 return torch.ones(3) * index
 
 loader = torch.utils.data.DataLoader(
-    Data(), batch_size=2, num_workers=2, multiprocessing_context="fork", persistent_workers=%(persistent)s
+    Data(), batch_size=2, num_workers=2, multiprocessing_context="fork",
+    persistent_workers=%(persistent)s,
 )
 with tracer.start_as_current_span("epoch"):
     assert len(list(loader)) == 4

@@ -1,4 +1,6 @@
-"""What the workers of a DataLoader export with ``span_exporter``: each range once, however workers begin and end."""
+"""What the workers of a DataLoader export with ``span_exporter``: each range once, however
+workers begin and end.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import pytest
-from prepared_programs import PreparedPrograms
 
-from otlp_server import OtlpServer
-from timeouts import PATIENCE_S
+from helpers.otlp_server import OtlpServer
+from helpers.prepared_programs import PreparedPrograms
+from helpers.timeouts import PATIENCE_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 
@@ -28,7 +30,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from torch.utils.data import DataLoader, Dataset, _utils
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 
-_utils.MP_STATUS_CHECK_INTERVAL = 300  # a worker that takes longer for its end is killed: a busy machine may need seconds
+# A worker that takes longer to end is killed, and a busy machine may need seconds.
+_utils.MP_STATUS_CHECK_INTERVAL = 300
 trace.set_tracer_provider(TracerProvider())
 OtelRecordFunctionInstrumentor().instrument(
     span_exporter=sys.argv[1], span_budget=None, roots_per_second=None, exit_timeout_s=300
@@ -48,8 +51,8 @@ if __name__ == "__main__":
         method, *persistent = kind.split()
         with trace.get_tracer("program").start_as_current_span("epoch") as epoch:
             loader = DataLoader(
-                Items(kind), num_workers=2 if method == "fork" else 1, multiprocessing_context=method,
-                persistent_workers=bool(persistent),
+                Items(kind), num_workers=2 if method == "fork" else 1,
+                multiprocessing_context=method, persistent_workers=bool(persistent),
             )
             assert sum([len(list(loader)) for _ in range(EPOCHS[kind])]) == 4 * EPOCHS[kind]
         print(kind, "%016x" % epoch.get_span_context().span_id, sep=":", flush=True)
@@ -66,6 +69,8 @@ class Span(NamedTuple):
     name: str
     parent: str
     linked: tuple[str, ...]
+    is_root: bool
+    """Whether it says so."""
 
 
 class Exported(NamedTuple):
@@ -103,8 +108,14 @@ def exported(
 def _received(server: OtlpServer) -> Iterable[Span]:
     for span in server.spans:
         linked = tuple(link.span_id.hex() for link in span.links)
+        is_root = any(pair.key == "recfn.root" for pair in span.attributes)
         yield Span(
-            span.trace_id.hex(), span.span_id.hex(), span.name, span.parent_span_id.hex(), linked
+            span.trace_id.hex(),
+            span.span_id.hex(),
+            span.name,
+            span.parent_span_id.hex(),
+            linked,
+            is_root,
         )
 
 
@@ -143,4 +154,6 @@ def test_where_the_ranges_of_a_worker_stand(
     parent, linked = ("", (epoch,)) if "persistent" in kind else (epoch, ())
     numbers = (0, 1) if kind.split()[0] == "fork" else (0,)
     assert {span.name for span in workers} == {f"DataLoader worker {number}" for number in numbers}
-    assert {(span.parent, span.linked) for span in workers} == {(parent, linked)}
+    assert {(span.parent, span.linked, span.is_root) for span in workers} == {
+        (parent, linked, not parent)
+    }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from helpers.otlp_server import OtlpServer
 from otel_recfn.cli import doctor
-from otlp_server import OtlpServer
 
 pytestmark = pytest.mark.one_python
 PROTOCOLS = {"grpc": "grpc", "http": "http/protobuf"}

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from example_counts import SOAK
-from otlp_server import OtlpServer
-from timeouts import PATIENCE_S
+from helpers.example_counts import SOAK
+from helpers.otlp_server import OtlpServer
+from helpers.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 SCRIPT = Path(__file__).parents[1] / "soak" / "fork_soak.py"
@@ -68,6 +68,35 @@ def test_what_parent_and_children_record_is_exported_once(run_program: Callable[
         "child 1": 20,
     }
     assert len(ids) == len(set(ids))
+
+
+INSIDE = """
+import os
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+
+provider, exporter = TracerProvider(), InMemorySpanExporter()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+instrumentor = OtelRecordFunctionInstrumentor()
+instrumentor.instrument(tracer_provider=provider, span_budget=None)
+with provider.get_tracer("program").start_as_current_span("span") as span, record_function("outer"):
+    child = os.fork()
+    if child == 0:
+        with record_function("in child"):
+            pass
+        instrumentor.flush(300)
+        [made] = exporter.get_finished_spans()
+        os._exit(made.parent.span_id != span.get_span_context().span_id)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_child_is_in_the_span_and_not_in_the_range_that_its_parent_has_open(
+    run_program: Callable[..., Any],
+) -> None:
+    assert run_program(INSIDE).stdout.split() == ["0"]
 
 
 @pytest.mark.torch

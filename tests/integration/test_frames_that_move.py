@@ -1,4 +1,6 @@
-"""A TorchScript function that waits for a running fork ends in another thread: nothing that runs afterwards lies in it."""
+"""A TorchScript function that waits for a running fork ends in another thread: nothing that runs
+afterwards lies in it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from exported_traces import Traces  # noqa: E402
-
+from helpers.exported_traces import Traces  # noqa: E402
 from otel_recfn import record_function  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -23,7 +24,9 @@ LONG = 30
 
 
 def forking_programs() -> dict[str, Callable[[], object]]:
-    """Functions that begin a TorchScript function or a module call, by the name of what they begin."""
+    """Functions that begin a TorchScript function or a module call, by the name of what they
+    begin.
+    """
 
     def work(x: torch.Tensor, times: int) -> torch.Tensor:
         for _ in range(times):
@@ -100,9 +103,8 @@ def play(blocks: list[Any], programs: dict[str, Callable[[], object]], traces: T
 def begun(traces: Traces) -> Counter[str]:
     """Paths of spans that a program's own names make up, and those just below them."""
     known = {*NAMES, "range", "span", "request"}
-    paths = [
-        re.sub(r"_\d+$", "", path) for path in traces.all_paths().elements()
-    ]  # the number of a module
+    # The number of a module.
+    paths = [re.sub(r"_\d+$", "", path) for path in traces.all_paths().elements()]
     return Counter(
         path for path in paths if path.startswith("request") and path.split("/")[-1] in known
     )

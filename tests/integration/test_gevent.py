@@ -47,7 +47,8 @@ def work(requests):
     gevent.sleep(0.3)  # drains and idle threads of ours come in between
     assert instrumentor.flush(60)
     below = ("", "/outer", "/outer/inner")
-    return paths() == sorted(f"request {number}{each}" for number in range(requests) for each in below)
+    expected = [f"request {number}{each}" for number in range(requests) for each in below]
+    return paths() == sorted(expected)
 """
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from helpers.timeouts import PATIENCE_S
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.sinks.in_memory import InMemorySink
-from timeouts import PATIENCE_S
 
 torch = pytest.importorskip("torch")
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
+from helpers.timeouts import within_time
+from helpers.trace_files import names_in
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function, step
-from timeouts import within_time
-from trace_files import names_in
 
 trace_analysis = pytest.importorskip("hta.trace_analysis")
 call_stack = pytest.importorskip("hta.common.call_stack")

@@ -1,4 +1,6 @@
-"""A provider that is set just before the end gets its spans before it is shut down, in every kind of process."""
+"""A provider that is set just before the end gets its spans before it is shut down, in every
+kind of process.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 
 def work():
     provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=lambda span: span.name + chr(10))))
+    exporter = ConsoleSpanExporter(formatter=lambda span: span.name + chr(10))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     with record_function("range"):
         pass

@@ -1,4 +1,6 @@
-"""The observer in processes of their own: torch imported after ours, a compiler that fails, and none."""
+"""The observer in processes of their own: torch imported after ours, a compiler that fails, and
+none.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ recorder.start(ALL_SCOPES_MASK, 1 << 20)
 def attach():
     observer.enable(Wanted())
     modules.enable(Wanted())
-def names(): return [event.name for event in sorted(recorder.drain().events(), key=lambda event: event.event_id)]
+def names():
+    events = sorted(recorder.drain().events(), key=lambda event: event.event_id)
+    return [event.name for event in events]
 """
 USE = """
 names()

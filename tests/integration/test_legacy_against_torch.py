@@ -1,4 +1,6 @@
-"""Our legacy profiler and PyTorch's at once: the same events in the same order, thread by thread."""
+"""Our legacy profiler and PyTorch's at once: the same events in the same order, thread by
+thread.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from otel_recfn.legacy import (
     enable_profiler_legacy,
     torch_records,
 )
-from otel_recfn.model.events import RecordScope
+from otel_recfn.model.events import NODES_PREFIX, RecordScope
 
 torch = pytest.importorskip("torch")
 
-from compared_profiles import assert_same_in_each_thread  # noqa: E402
-from torch_programs import Training, run_together, scripted_programs  # noqa: E402
+from helpers.compared_profiles import assert_same_in_each_thread  # noqa: E402
+from helpers.torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -110,11 +112,14 @@ def by_thread(lists: Iterator[list[Seen]]) -> Threads:
 
 def ours(event: LegacyEvent) -> Seen:
     shapes = [list(shape) for shape in event.shapes]
-    forward = event.fwd_thread_id if event.sequence_nr >= 0 else 0
+    # Which has the node's number, as in PyTorch's newer profiler alone.
+    around_node = event.name.startswith(NODES_PREFIX)
+    sequence_nr = -1 if around_node else event.sequence_nr
+    forward = event.fwd_thread_id if sequence_nr >= 0 else 0
     place = (event.kind_str, event.name, event.thread_id, event.handle, event.node_id, shapes)
     return Seen(
         *place,
-        event.sequence_nr,
+        sequence_nr,
         forward,
         event.scope,
         event.is_async,
@@ -172,7 +177,9 @@ def test_training_steps(training: Training, settings: dict[str, bool]) -> None:
 
 
 def memory(threads: Threads) -> list[list[tuple[str, int]]]:
-    """Of each thread: the innermost range's name, and bytes that were allocated there (negative: freed)."""
+    """Of each thread: the innermost range's name, and bytes that were allocated there (negative:
+    freed).
+    """
     return [list(memory_of(events)) for events in threads.values()]
 
 
@@ -205,6 +212,21 @@ def test_memory_is_theirs_within_operators_and_between_them(training: Training) 
     reports = [report for thread in mine for report in thread]
     assert len(reports) > 200
     assert any(name == "" and nbytes < 0 for name, nbytes in reports)
+
+
+def test_events_come_back_from_their_values(training: Training) -> None:
+    enable_profiler_legacy(
+        ProfilerConfig(ProfilerState.CPU, **SETTINGS["everything"], profile_memory=True)
+    )
+    training.step()
+    events = [event for events in disable_profiler_legacy() for event in events]
+    assert [LegacyEvent.from_value_list(event.to_value_list()) for event in events] == events
+    told = [
+        event
+        for event in events
+        if event.sequence_nr >= 0 and event.stack and event.flops and event.extra_args
+    ]
+    assert told, "an operator of which there is all that goes along"
 
 
 def test_stacks_are_theirs(training: Training) -> None:
@@ -256,7 +278,9 @@ def test_torchscript_forks_belong_to_the_run() -> None:
 
 
 def test_their_parser_reads_our_events(training: Training) -> None:
-    """``torch.autograd.profiler_legacy.profile`` makes the same names, ids and nesting of our events as of its own."""
+    """``torch.autograd.profiler_legacy.profile`` makes the same names, ids and nesting of our
+    events as of its own.
+    """
     from torch.autograd.profiler_legacy import _parse_legacy_records
     from torch.autograd.profiler_util import EventList
 

@@ -1,4 +1,6 @@
-"""What each kind of process exports with ``span_exporter``: how it ends, and what it forks. docs/otlp.md tells it."""
+"""What each kind of process exports with ``span_exporter``: how it ends, and what it forks.
+docs/otlp.md tells it.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from otlp_server import OtlpServer
-from timeouts import PATIENCE_S
+from helpers.otlp_server import OtlpServer
+from helpers.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 
@@ -39,18 +41,27 @@ def work(name):
 def work_in_child():
     work("child")
 """
-AS_MAIN = "\nif __name__ == '__main__':\n    work('parent')\n    children = [{}]\n    {}\n    work('parent')\n"
+AS_MAIN = (
+    "\nif __name__ == '__main__':\n    work('parent')\n    children = [{}]\n    {}\n   "
+    " work('parent')\n"
+)
 JOIN = "[child.start() for child in children]; [child.join() for child in children]"
 PROGRAMS = {
     "exits": "with record_function('parent'):\n    sys.exit(3)",
     "raises": "with record_function('parent'):\n    raise KeyError",
-    "SIGTERM, handled": """
+    "SIGTERM, handled": (
+        """
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 work('parent')
 os.kill(os.getpid(), signal.SIGTERM)
-time.sleep(60)""",
-    "SIGTERM": "work('parent')\ninstrumentor.flush()\nwork('lost')\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(60)",
-    "os._exit in a fork": """
+time.sleep(60)"""
+    ),
+    "SIGTERM": (
+        "work('parent')\ninstrumentor.flush()\nwork('lost')\nos.kill(os.getpid(),"
+        " signal.SIGTERM)\ntime.sleep(60)"
+    ),
+    "os._exit in a fork": (
+        """
 work('parent')
 if os.fork() == 0:
     work('child')
@@ -58,8 +69,10 @@ if os.fork() == 0:
     work('lost')
     os._exit(0)
 os.wait()
-work('parent')""",
-    "prefork": """
+work('parent')"""
+    ),
+    "prefork": (
+        """
 # as gunicorn does: workers that are forked after instrument(), and end at SIGTERM by sys.exit
 workers = [os.fork(), 0]
 if workers[0]:
@@ -71,8 +84,10 @@ if 0 in workers:
     time.sleep(60)
 for worker in workers:
     os.waitpid(worker, 0)
-work('parent')""",
-    "instrumented in the child alone": """
+work('parent')"""
+    ),
+    "instrumented in the child alone": (
+        """
 def instrumented_work():
     instrumentor.instrument(span_exporter="otlp-http", span_budget=None)
     work("child")
@@ -80,7 +95,8 @@ def instrumented_work():
 work("parent")
 instrumentor.uninstrument()
 child = multiprocessing.get_context("fork").Process(target=instrumented_work)
-child.start(), child.join()""",
+child.start(), child.join()"""
+    ),
     **{
         method: AS_MAIN.format(
             f"multiprocessing.get_context({method!r}).Process(target=work_in_child)", JOIN
@@ -128,8 +144,11 @@ def _started(name: str, folder: Path, endpoint: str, rank: int) -> subprocess.Po
     file = folder / f"program{rank}.py"
     file.write_text(BEGIN + PROGRAMS[name])
     told = {
-        "OTEL_SERVICE_NAME": name, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint, "RANK": str(rank), "TRACEPARENT": LAUNCHER,
-    }  # fmt: skip
+        "OTEL_SERVICE_NAME": name,
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint,
+        "RANK": str(rank),
+        "TRACEPARENT": LAUNCHER,
+    }
     return subprocess.Popen(
         [sys.executable, str(file)], env={**os.environ, **told}, stderr=subprocess.PIPE
     )
@@ -141,7 +160,6 @@ def test_what_arrives(name: str, arrived: Arrived) -> None:
     assert {
         each: names.count(each) for each in ("parent", "child", "lost") if each in names
     } == ARRIVES[name]
-    assert {trace_id for trace_id, _, _ in arrived[name]} == {
-        f"{0xABC:032x}"
-    }  # the launcher's trace goes on
+    # The launcher's trace goes on.
+    assert {trace_id for trace_id, _, _ in arrived[name]} == {f"{0xABC:032x}"}
     assert {rank for _, _, rank in arrived[name]} == {list(PROGRAMS).index(name)}

@@ -1,4 +1,6 @@
-"""PyTorch's memory reports as rows, also while others need the same place in PyTorch, of which we leave nothing taken."""
+"""PyTorch's memory reports as rows, also while others need the same place in PyTorch, of which
+we leave nothing taken.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from timeouts import PATIENCE_S
+from helpers.timeouts import PATIENCE_S
 
 torch = pytest.importorskip("torch")
-from observed_operators import Observed, observed  # noqa: E402
 from torch.autograd import profiler_legacy  # noqa: E402
 from torch.profiler import ProfilerActivity, profile, record_function  # noqa: E402
-from torch_programs import run_together, scripted_programs  # noqa: E402
 
+from helpers.observed_operators import Observed, observed  # noqa: E402
+from helpers.torch_programs import run_together, scripted_programs  # noqa: E402
 from otel_recfn.model.batch import Event  # noqa: E402
 from otel_recfn.model.events import Extra, RowKind  # noqa: E402
 
@@ -198,9 +200,7 @@ def test_torch_profiler_in_one_thread_leaves_the_memory_of_the_others_to_us() ->
         run_together(profiled, lambda: unprofiled(run))
 
 
-def test_the_capture_that_stops_inside_an_operator_records_no_more_memory_and_leaves_nothing_behind() -> (
-    None
-):
+def test_a_capture_that_stops_inside_an_operator_stops_recording_memory() -> None:
     with observed(Extra.MEMORY) as run:
 
         def work() -> None:

@@ -1,4 +1,6 @@
-"""What Python frees between operators, and torch.profiler, which refuses to start where another profiler is told of that."""
+"""What Python frees between operators, and torch.profiler, which refuses to start where another
+profiler is told of that.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,16 @@ torch = pytest.importorskip("torch")
 
 import torch.autograd.profiler_legacy as theirs_legacy  # noqa: E402
 import torch.profiler as theirs  # noqa: E402
-from torch_programs import run_together  # noqa: E402
 
+from helpers.torch_programs import run_together  # noqa: E402
 from otel_recfn import profile  # noqa: E402
 from otel_recfn.callbacks.state import propagate  # noqa: E402
-from otel_recfn.legacy import (
+from otel_recfn.legacy import (  # noqa: E402
     ProfilerConfig,
     ProfilerState,
     disable_profiler_legacy,
     enable_profiler_legacy,
-)  # noqa: E402
+)
 from otel_recfn.model.events import RowKind  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -87,9 +89,7 @@ def test_their_profiler_is_told_what_is_freed_in_its_time() -> None:
     assert numbers == [BYTES, -BYTES]
 
 
-def test_a_profile_that_another_thread_stops_leaves_their_profiler_its_place_and_nothing_when_its_thread_has_ended() -> (
-    None
-):
+def test_torch_profiler_works_after_another_thread_stops_our_profile() -> None:
     def start_it_and_profile_with_theirs(prof: profile) -> None:
         prof.start()
         run_together(prof.stop)

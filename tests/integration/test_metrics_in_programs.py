@@ -1,4 +1,6 @@
-"""Metrics of whole programs: what ran last is exported at the exit, forked children go on, and nothing else changes."""
+"""Metrics of whole programs: what ran last is exported at the exit, forked children go on, and
+nothing else changes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ SETUP = """
 import json, os, sys, threading
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 
 class Lines(MetricExporter):
@@ -23,7 +26,8 @@ class Lines(MetricExporter):
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
                     for point in metric.data.data_points:
-                        key = point.attributes.get("recfn.name") or point.attributes.get("recfn.outcome")
+                        attributes = point.attributes
+                        key = attributes.get("recfn.name") or attributes.get("recfn.outcome")
                         if metric.name in ("recfn.operation.duration", "recfn.ranges") and key:
                             found[key] = getattr(point, "count", None) or getattr(point, "value", 0)
         with open(f"{os.environ['OUT']}.{os.getpid()}", "a") as file:

@@ -14,7 +14,7 @@ from otel_recfn import profile
 
 torch = pytest.importorskip("torch")
 
-from torch_programs import Training  # noqa: E402
+from helpers.torch_programs import Training  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -1,4 +1,6 @@
-"""Module calls lie where torch.profiler has them, which records ``Module.__call__`` until it returns: one run, seen by both."""
+"""Module calls lie where torch.profiler has them, which records ``Module.__call__`` until it
+returns: one run, seen by both.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,15 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from compiled_forms import VERSION, X  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
+
+from helpers.compiled_forms import VERSION, X  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forget_what_was_compiled")]
 nn = torch.nn
 
 Line = tuple[int, str]
-SHOWN = ("nn.Module: ", "aten::mul", "aten::relu", "aten::add", "Torch-Compiled Region")
+EXPOSED = ("nn.Module: ", "aten::mul", "aten::relu", "aten::add", "Torch-Compiled Region")
 
 
 class Block(nn.Module):  # type: ignore[misc, name-defined]
@@ -159,7 +162,7 @@ def name_of(node: Any) -> str:
 def lines_of(nodes: Iterable[Any], depth: int = 0) -> Iterator[Line]:
     for node in nodes:
         name = name_of(node)
-        shown = name.startswith(SHOWN)
+        shown = name.startswith(EXPOSED)
         if shown:
             yield depth, name
         yield from lines_of(node.children, depth + shown)
@@ -168,7 +171,7 @@ def lines_of(nodes: Iterable[Any], depth: int = 0) -> Iterator[Line]:
 def our_lines(events: Iterable[Any]) -> Iterator[Line]:
     inside = {0: 0}
     for event in sorted(events, key=lambda event: event.event_id):
-        shown = event.name.startswith(SHOWN)
+        shown = event.name.startswith(EXPOSED)
         if shown:
             yield inside[event.parent], event.name
         inside[event.event_id] = inside[event.parent] + shown
@@ -197,7 +200,9 @@ def test_the_same_tree(program: str, instrument: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("program", [name for name in PROGRAMS if "compile" in name])
 def test_torch_compile_sees_nothing_of_us(program: str, instrument: Callable[..., Any]) -> None:
-    """The same frames, graphs and recompilations, also where what was compiled before is called now."""
+    """The same frames, graphs and recompilations, also where what was compiled before is called
+    now.
+    """
 
     def compiled() -> tuple[Any, ...]:
         torch._dynamo.reset()

@@ -1,7 +1,10 @@
-"""Processes that are given one path, one after another or at once: none replaces what another one has written."""
+"""Processes that are given one path, one after another or at once: none replaces what another
+one has written.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from trace_files import names_in
+from helpers.trace_files import names_in
+from otel_recfn.cli import main
 
 Run = Callable[..., Any]
 
@@ -67,6 +71,28 @@ def pooled(name):
 if __name__ == "__main__":
     for name in ("first", "second"):
         {start}
+"""
+WITH_CHILDREN = """
+import multiprocessing, sys
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+
+def work(name):
+    with record_function(name):
+        pass
+    assert OtelRecordFunctionInstrumentor().flush(60)
+
+def started(method, target, *args):
+    process = multiprocessing.get_context(method).Process(target=target, args=args)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+if __name__ == "__main__":
+    OtelRecordFunctionInstrumentor().instrument(chrome_trace="trace.json")
+    work(sys.argv[1])
+    for method in ("fork", "forkserver", "spawn"):
+        started(method, work, sys.argv[1])
+    started("spawn", started, "spawn", work, sys.argv[1])
 """
 CHILDREN = {
     "fork": "forked(name)",
@@ -127,6 +153,43 @@ def test_children_of_a_rank(run_program: Run, tmp_path: Path) -> None:
     run_program(program, RANK="3")
     assert all(re.fullmatch(r"trace\.rank3\.pid\d+\.json", name) for name in written(tmp_path))
     assert sorted(written(tmp_path).values()) == [["first"], ["second"]]
+
+
+def test_a_report_of_all_files_shows_the_processes_of_the_last_run(
+    run_program: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("first", "second"):
+        run_program(WITH_CHILDREN, name)
+    paths = sorted(tmp_path.glob("*.json"))
+    assert sorted(written(tmp_path).values()) == [["first"]] * 4 + [["second"]] * 5
+    assert main(["report", *map(str, paths), "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [(each["name"], each["count"]) for each in report["by_name"]] == [("second", 5)]
+    (left_out,) = report["notes"]
+    assert left_out.startswith("Left out, as they are of older runs (--all-runs reads them): ")
+    assert left_out.count("trace.pid") == 4
+
+
+def test_ranks_of_one_torchrun_are_of_one_run_though_they_never_run_at_once(
+    run_program: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def launch(folder: str, ranks: int) -> None:
+        for rank in range(ranks):
+            error_file = f"/tmp/torchelastic_{folder}/none_{folder}/attempt_0/{rank}/error.json"
+            torchs = {
+                "TORCHELASTIC_RUN_ID": "none",
+                "TORCHELASTIC_ERROR_FILE": error_file,
+                "MASTER_PORT": "29500",
+            }
+            run_program(RECORDS, f"{folder} {rank}", RANK=str(rank), **torchs)
+
+    launch("first", ranks=3)
+    launch("second", ranks=2)
+    paths = sorted(tmp_path.glob("*.json"))
+    assert main(["report", *map(str, paths), "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["processes"] == ["rank0", "rank1"]
+    assert sorted(each["name"] for each in report["by_name"]) == ["second 0", "second 1"]
 
 
 @pytest.mark.parametrize(("level", "told"), [("WARNING", 0), ("INFO", 1)])

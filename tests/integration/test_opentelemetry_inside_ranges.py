@@ -1,4 +1,6 @@
-"""What a program does with OpenTelemetry's API inside ranges: the range is its current span, and nothing else changes."""
+"""What a program does with OpenTelemetry's API inside ranges: the range is its current span, and
+nothing else changes.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
-from exported_traces import Traces
 from opentelemetry import baggage, context, propagate, trace
 
+from helpers.exported_traces import Traces
 from otel_recfn import record_function
 
 

@@ -1,4 +1,6 @@
-"""Captures begin and end while threads run ranges, and spans inside these: no orphan, no parent elsewhere."""
+"""Captures begin and end while threads run ranges, and spans inside these: no orphan, no parent
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,16 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from example_counts import SOAK
+from helpers.example_counts import SOAK
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
 
 RANGE, SPAN, PROFILE, SWITCH, END, END_OLDEST_RANGE = "RSPIxo"
 
 
 class Program:
-    """Opens and ends what the letters say: the last that was opened first, but for the instrumentation and oldest ranges."""
+    """Opens and ends what the letters say: the last that was opened first, but for the
+    instrumentation and oldest ranges.
+    """
 
     def __init__(self, instrumentor: OtelRecordFunctionInstrumentor) -> None:
         self.exporter, self.instrumentor = InMemorySpanExporter(), instrumentor

@@ -1,4 +1,6 @@
-"""Threads of ours import nothing: a forked child would wait for ever for a module that its parent was importing."""
+"""Threads of ours import nothing: a forked child would wait for ever for a module that its
+parent was importing.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from otlp_server import OtlpServer
+from helpers.otlp_server import OtlpServer
 
 PROGRAM = """
 import importlib, json, logging, os, sys, threading, time
@@ -16,7 +18,8 @@ import importlib, json, logging, os, sys, threading, time
 imported = set()
 
 def watch(event, arguments):
-    name = threading.current_thread().name  # "Dummy": a thread that was started without a Thread, as one of ours is
+    # "Dummy" is a thread that was started without a Thread, as one of ours is.
+    name = threading.current_thread().name
     if event == "import" and name.startswith(("otel-recfn", "Dummy")):
         imported.add((name, arguments[0]))
 
@@ -50,8 +53,9 @@ provider.add_span_processor((Raising if protocol == "raising" else BatchSpanProc
 trace.set_tracer_provider(provider)
 
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, profile, record_function
-from otel_recfn.legacy import ProfilerConfig, ProfilerState, disable_profiler_legacy, enable_profiler_legacy
-from otel_recfn.legacy.profiler import ProfilerRun
+from otel_recfn.legacy import ProfilerConfig, ProfilerState
+from otel_recfn.legacy import disable_profiler_legacy, enable_profiler_legacy
+from otel_recfn.legacy.run import ProfilerRun
 
 class Failing(InMemorySink):
     name = "failing"
@@ -93,7 +97,9 @@ if with_torch:
     while "torch" not in sys.modules:
         time.sleep(0.001)
 instrumentor = OtelRecordFunctionInstrumentor()
-instrumentor.instrument(chrome_trace=f"trace{suffix}", sinks=[Failing()], record_shapes=True, **native)
+instrumentor.instrument(
+    chrome_trace=f"trace{suffix}", sinks=[Failing()], record_shapes=True, **native
+)
 if with_torch:
     importing.join()
     while any(thread.name == "otel-recfn torch import" for thread in threading.enumerate()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from otel_recfn import profile
 torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.torch
+
+PAGE = (Path(__file__).parents[2] / "docs" / "profile.md").read_text(encoding="utf-8")
 
 
 def test_torchs_own_schedule_activities_and_handler(tmp_path: Path) -> None:
@@ -29,6 +32,13 @@ def test_torchs_own_schedule_activities_and_handler(tmp_path: Path) -> None:
     named = {event["name"] for event in json.loads(file.read_text())["traceEvents"]}
     assert {"ProfilerStep#2", "ProfilerStep#3", "aten::linear", "nn.Module: Linear_0"} <= named
     assert "ProfilerStep#4" not in named
+
+
+def test_the_page_names_the_methods_that_are_not_here() -> None:
+    [said] = re.findall(r"torch\.profiler's alone: (.*?)\.\n", PAGE, re.DOTALL)
+    missing = {name for name in dir(torch.profiler.profile) if name[0] != "_"} - {*dir(profile)}
+    assert missing <= {*re.findall(r"`(\w+)`", said)}
+    assert not {name for name in re.findall(r"`(\w+)`", said) if hasattr(profile, name)}
 
 
 def test_every_default_of_torchs_own_is_taken() -> None:

@@ -1,4 +1,6 @@
-"""What a profile kept goes with it, or with the next one, and not when the garbage collector comes by."""
+"""What a profile kept goes with it, or with the next one, and not when the garbage collector
+comes by.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def store_of_a_profile() -> weakref.ref[object]:
     with profile() as prof, record_function("range"):
         pass
     assert prof.events()
-    return weakref.ref(prof._store)
+    return weakref.ref(prof._recording.store)  # noqa: SLF001 - what must be freed, and nobody is given
 
 
 @pytest.mark.usefixtures("no_collection")

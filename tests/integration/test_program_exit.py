@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from example_counts import SOAK
-from trace_files import names_in
+from helpers.example_counts import SOAK
+from helpers.trace_files import names_in
 
 pytest.importorskip("torch")
 
@@ -41,8 +41,11 @@ sys.exit(3)
 def test_exit_while_daemon_threads_run(
     run_with_torch: Callable[..., Any], tmp_path: Path, work: str
 ) -> None:
-    """Never a hang, and the file is whole. PyTorch itself aborts when a daemon thread's operator wants the GIL of a Python that
-    is gone, so with operators that is what may happen with us too, and nothing else."""
+    """Never a hang, and the file is whole.
+
+    PyTorch itself aborts when a daemon thread's operator wants the GIL of a Python that is gone, so
+    with operators that is what may happen with us too, and nothing else.
+    """
     program = f"""
 import gc, os, signal, sys, threading
 import torch
@@ -84,3 +87,59 @@ for number in range({EXITS}):
     assert len(files) == EXITS
     for file in files:
         assert names_in(file).count("aten::tanh") == 20
+
+
+def test_the_exit_delivers_what_came_first_while_there_is_time_and_counts_the_rest(
+    run_program: Callable[..., Any],
+) -> None:
+    """The sampler, which is asked for each of these threads, would take 20 s for all."""
+    done = run_program("""
+import atexit, threading, time
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+
+THREADS = 2000
+
+class SlowSampler(Sampler):
+    asked = 0
+    def should_sample(self, *arguments, **keywords):
+        ends.wait()
+        self.asked += 1
+        time.sleep(0.01)
+        return ALWAYS_ON.should_sample(*arguments, **keywords)
+    def get_description(self):
+        return "slow"
+
+def record(name):
+    with record_function(name):
+        pass
+
+def check():
+    counts = instrumentor.counters()
+    settled = [counts[name] for name in ("exported", "folded", "unsampled", "failed")]
+    dropped = [count for name, count in counts.items() if name.startswith("dropped.")]
+    assert counts["recorded"] == THREADS, counts
+    assert counts["recorded"] + counts["added"] == sum(settled) + sum(dropped), counts
+    assert 0 < sampler.asked < THREADS // 2 < counts["dropped.shutdown"], (sampler.asked, counts)
+    spans = exporter.get_finished_spans()
+    names = sorted(int(span.name) for span in spans if span.name.isdecimal())
+    assert names == list(range(len(names))) != [], names
+    print("checked")
+
+ends, sampler, exporter = threading.Event(), SlowSampler(), InMemorySpanExporter()
+trace.set_tracer_provider(provider := TracerProvider(sampler))
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+atexit.register(check)  # which runs when our exit is over
+instrumentor = OtelRecordFunctionInstrumentor()
+instrumentor.instrument(roots_per_second=None)
+for number in range(THREADS):
+    thread = threading.Thread(target=record, args=(str(number),))
+    thread.start()
+    thread.join()
+ends.set()
+""")
+    assert done.stdout == "checked\n"

@@ -16,14 +16,11 @@ torch = pytest.importorskip("torch")
 
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity  # noqa: E402
 
-from otel_recfn import (  # noqa: E402
+from otel_recfn import RecordScope, _native, profile, record_function, step  # noqa: E402
+from otel_recfn.observing import (  # noqa: E402
     RecordFunction,
     RecordFunctionCallback,
-    RecordScope,
-    _native,
     add_global_callback,
-    profile,
-    record_function,
     record_function_enter_new,
     record_function_exit,
 )
@@ -160,7 +157,7 @@ def test_ranges_are_in_what_torchs_observers_record(theirs: Any, observed: bool)
     if ours is not None:
         rows = [event.name for event in ours.events()]
         assert (rows.count("outer"), rows.count("inner"), rows.count("aten::neg")) == (1, 1, 1)
-    assert _native.range_observer() is None
+    assert _native.range_observer() is None  # which callbacks/ set
 
 
 def test_what_torchs_profiler_shows_is_what_it_shows_of_its_own_ranges(
@@ -246,6 +243,16 @@ def test_callbacks_see_a_range_once(kineto: Kineto) -> None:
         program()
     assert (seen.count("outer"), seen.count("inner"), seen.count("aten::neg")) == (1, 1, 1)
     assert names(kineto.tree()).count("outer") == 1
+
+
+def test_neither_callbacks_nor_observers_see_a_step(kineto: Kineto) -> None:
+    seen: list[str] = []
+    add_global_callback(RecordFunctionCallback(lambda range_: seen.append(range_.name())))
+    with profile() as ours, running(kineto), step("train"):
+        program()
+    assert "outer" in seen
+    assert "train" not in {*seen, *names(kineto.tree())}
+    assert "train" in [event.name for event in ours.events()]
 
 
 def test_observers_may_start_and_stop_inside_a_range(theirs: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -13,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from helpers.otlp_server import OtlpServer
+from helpers.timeouts import PATIENCE_S
+from helpers.trace_files import events_in
 from otel_recfn.pytorch import observer_build
-from otlp_server import OtlpServer
-from timeouts import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,9 +43,8 @@ PAGES = {
     path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))
 }
 FIRST, *OTHERS = blocks(README)
-ALONE = {
-    page: text for page, text in PAGES.items() if page != "codegen"
-}  # whose examples need files that its commands write
+# Whose examples need files that its commands write.
+ALONE = {page: text for page, text in PAGES.items() if page != "codegen"}
 EXAMPLES = [pytest.param(block, id=page) for page, text in ALONE.items() for block in blocks(text)]
 EXAMPLES += [pytest.param(block, id=f"readme{number}") for number, block in enumerate(OTHERS, 2)]
 
@@ -67,6 +68,19 @@ def test_the_readmes_program_runs_as_pasted_and_prints_what_it_says(
     printed = {line.strip().split("  ")[0] for line in done.stdout.splitlines()}
     assert set(re.findall(r"`(.*?)`", said[1])) <= printed
     assert done.stderr == ""
+
+
+def test_the_console_exporter_prints_spans_as_the_readme_says(
+    run_by: Callable[..., Any], tmp_path: Path
+) -> None:
+    if importlib.util.find_spec("opentelemetry.distro") is None:
+        pytest.skip("opentelemetry-distro is not installed: pip install '.[examples]'")
+    [command] = re.findall(r"`(OTEL_TRACES_EXPORTER=\S+ \S+ python) \S+\.py` prints spans", README)
+    variable, by, _ = command.split()
+    run = run_by(tmp_path, str(Path(sys.executable).with_name(by)), sys.executable)
+    others = {"OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
+    output = run(FIRST, **others, **dict([variable.split("=")])).stdout
+    assert '"name": "module call: Sequential_0"' in output
 
 
 def test_the_pages_have_examples() -> None:
@@ -105,10 +119,16 @@ def test_the_readmes_ranks_write_a_file_each(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in tmp_path.glob("trace*")) == [
-        "trace.rank0.json.gz",
-        "trace.rank1.json.gz",
+    written = sorted(tmp_path.glob("trace*"))
+    assert [path.name for path in written] == ["trace.rank0.json.gz", "trace.rank1.json.gz"]
+    runs = [
+        event["args"]["run"]
+        for path in written
+        for event in events_in(path, "M")
+        if event["name"] == "process_name"
     ]
+    assert len(runs) == 2
+    assert len({*runs}) == 1
 
 
 def test_the_readmes_build_leaves_an_observer_in_the_directory_that_it_names(

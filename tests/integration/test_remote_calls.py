@@ -1,4 +1,6 @@
-"""What ``torch.distributed.rpc`` runs lies in what was current where the call was made, as it arrives at an exporter."""
+"""What ``torch.distributed.rpc`` runs lies in what was current where the call was made, as it
+arrives at an exporter.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ import pytest
 torch = pytest.importorskip("torch")
 rpc = pytest.importorskip("torch.distributed.rpc")
 
-from exported_traces import Traces  # noqa: E402
 from opentelemetry import baggage, context, trace  # noqa: E402
 
+from helpers.exported_traces import Traces  # noqa: E402
+from helpers.renamed_torch import log_losses_again  # noqa: E402
 from otel_recfn import record_function  # noqa: E402
 from otel_recfn.pytorch import details  # noqa: E402
 
@@ -109,7 +112,7 @@ def test_baggage_goes_along(traces: Traces, worker: str) -> None:
 def test_without_a_detail_calls_are_as_ever(
     detail: str, worker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    details._log_once.cache_clear()
+    log_losses_again()
     lacking = details.PYTHON[detail]._replace(what="torch.distributed.rpc.internal:_renamed")
     monkeypatch.setattr(details, "PYTHON", {**details.PYTHON, detail: lacking})
     traces = Traces()
@@ -138,21 +141,27 @@ if sys.argv[1] == "without":
     sys.modules["otel_recfn"] = None
 import json, torch, torch.distributed.rpc as rpc
 if sys.argv[1] == "with":
-    from exported_traces import Traces
+    from helpers.exported_traces import Traces
     traces = Traces()
-rpc.init_rpc("peer", rank=1, world_size=2, rpc_backend_options=rpc.TensorPipeRpcBackendOptions(init_method=sys.argv[2]))
+options = rpc.TensorPipeRpcBackendOptions(init_method=sys.argv[2])
+rpc.init_rpc("peer", rank=1, world_size=2, rpc_backend_options=options)
 rpc.shutdown()
 if sys.argv[1] == "with":
     traces.instrumentor.uninstrument()
-    print(json.dumps([[span.name, span.context.trace_id, span.parent and span.parent.span_id] for span in traces.spans()]))
+    print(json.dumps([
+        [span.name, span.context.trace_id, span.parent and span.parent.span_id]
+        for span in traces.spans()
+    ]))
 """
 CALLER = """
 import json, subprocess, sys, torch, torch.distributed.rpc as rpc
 from called import called
-from exported_traces import Traces
+from helpers.exported_traces import Traces
 peer, meeting = sys.argv[1:]
-child = subprocess.Popen([sys.executable, "peer.py", peer, meeting], stdout=subprocess.PIPE, text=True)
-rpc.init_rpc("caller", rank=0, world_size=2, rpc_backend_options=rpc.TensorPipeRpcBackendOptions(init_method=meeting))
+command = [sys.executable, "peer.py", peer, meeting]
+child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+options = rpc.TensorPipeRpcBackendOptions(init_method=meeting)
+rpc.init_rpc("caller", rank=0, world_size=2, rpc_backend_options=options)
 traces = Traces()
 with traces.tracer.start_as_current_span("request") as span:
     assert rpc.rpc_sync("peer", called, args=(torch.zeros(2),)).tolist() == [1, 1]
@@ -161,7 +170,8 @@ rpc.shutdown()
 told = child.communicate()[0]
 assert child.returncode == 0
 traces.instrumentor.uninstrument()
-print(json.dumps([span.get_span_context().trace_id, span.get_span_context().span_id, json.loads(told or "[]")]))
+context = span.get_span_context()
+print(json.dumps([context.trace_id, context.span_id, json.loads(told or "[]")]))
 """
 
 Calls = Callable[[str], tuple[int, int, list[Any]]]
@@ -169,7 +179,9 @@ Calls = Callable[[str], tuple[int, int, list[Any]]]
 
 @pytest.fixture
 def call_peer(run_program: Callable[..., Any], tmp_path: Path) -> Calls:
-    """The trace and span id of a caller, and the spans that its peer exports, another process with or without us."""
+    """The trace and span id of a caller, and the spans that its peer exports, another process
+    with or without us.
+    """
     (tmp_path / "called.py").write_text(CALLED)
     (tmp_path / "peer.py").write_text(PEER)
     places = [Path(__file__).parent, Path(__file__).parents[1], tmp_path]

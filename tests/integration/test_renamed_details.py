@@ -1,4 +1,6 @@
-"""A PyTorch in which details have other names or are gone: each costs itself, is told, and the rest is recorded as ever."""
+"""A PyTorch in which details have other names or are gone: each costs itself, is told, and the
+rest is recorded as ever.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from renamed_torch import RenamedBuilds
 
+from helpers.renamed_torch import RenamedBuilds, log_losses_again
 from otel_recfn.callbacks import torch_callbacks
 from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.pytorch import details, observer, observer_build, profilers
@@ -25,7 +27,7 @@ from otel_recfn.recording.recorder import recorder
 from otel_recfn.sources.protocol import Wanted
 
 torch = pytest.importorskip("torch")
-from compiled_forms import VERSION  # noqa: E402
+from helpers.compiled_forms import VERSION  # noqa: E402
 
 checkpoint = pytest.importorskip("torch.utils.checkpoint")
 pytest.importorskip("torch._dynamo.convert_frame")
@@ -139,7 +141,7 @@ def test_operators_are_recorded_without_renamed_details(
     assert details.found_and_missing(seen["features"]) == (half(OPERATORS, 1 - which), missing)
     assert {"aten::mm", "aten::sum", "MmBackward0", "aten::cat", "aten::cos"} <= {*seen["names"]}
     assert seen["nested"]
-    assert (seen["shapes"], seen["concrete"], seen["flops"]) == (True, '["","0"]', 2 * 4**3)
+    assert (seen["shapes"], seen["concrete"], seen["flops"]) == (True, [None, 0], 2 * 4**3)
     assert seen["forward"] != 0
     assert seen["memory"] == ("memory" not in missing)
     assert seen["scripted"] == ("torchscript_stack" not in missing)
@@ -149,16 +151,18 @@ def test_operators_are_recorded_without_renamed_details(
 
 CALLED_BACK = """
 import json, torch
-from otel_recfn import RecordFunctionCallback, observing
+from otel_recfn import observing
 from otel_recfn.callbacks import torch_callbacks
+from otel_recfn.observing import RecordFunctionCallback
 
 seen = {"inputs": [], "outputs": []}
 def start(range_):
     if range_.name() == "aten::add":
         values = range_.inputs()
         seen.update(
-            inputs=[repr(value) for value in values], same=any(value is x for value in values), count=range_.num_inputs(),
-            operator=str(range_.operator_name()), schema=str(range_.operator_schema()), scope=range_.scope().name,
+            inputs=[repr(value) for value in values], same=any(value is x for value in values),
+            count=range_.num_inputs(), operator=str(range_.operator_name()),
+            schema=str(range_.operator_schema()), scope=range_.scope().name,
             asynchronous=range_.is_async(), needs=range_.needs_outputs(), sequence=range_.seq_nr(),
         )
     return range_.name()
@@ -170,10 +174,13 @@ def end(range_, name):
 own = []
 x = torch.ones(2)
 observing.set_record_function_seed_for_testing(7)
-observing.add_global_callback(RecordFunctionCallback(start, end).needs_inputs(True).needs_outputs(True))
-observing.add_thread_local_callback(RecordFunctionCallback(lambda range_: own.append(range_.name())))
+callback = RecordFunctionCallback(start, end).needs_inputs(True).needs_outputs(True)
+observing.add_global_callback(callback)
+local = RecordFunctionCallback(lambda range_: own.append(range_.name()))
+observing.add_thread_local_callback(local)
 torch.add(x, x, alpha=2)
-print(json.dumps({**seen, "features": torch_callbacks.load(lambda *_error: True).features(), "own": "aten::add" in own}))
+features = torch_callbacks.load(lambda *_error: True).features()
+print(json.dumps({**seen, "features": features, "own": "aten::add" in own}))
 """
 
 
@@ -210,12 +217,13 @@ from otel_recfn.pytorch import details
 if os.environ["RENAMED"] == "yes":
     for name, detail in details.PYTHON.items():
         if details._look_up(detail) is not None:
-            known = details.place_of(name)[1]
-            details.PYTHON[name] = detail._replace(what=detail.what + "_of_a_newer_torch", before=known)
+            known = details.owner_and_name(name)[1]
+            newer = detail.what + "_of_a_newer_torch"
+            details.PYTHON[name] = detail._replace(what=newer, before=known)
 
 import otel_recfn
-from otel_recfn import record_function
-from otel_recfn.callbacks.thread_locals import look
+from otel_recfn import observing, record_function
+from otel_recfn.callbacks.thread_locals import propagated_state
 
 class Notes(torch.autograd.Function):
     @staticmethod
@@ -227,19 +235,23 @@ class Notes(torch.autograd.Function):
         with record_function("in the backward"):
             return grad.cos()
 
-layer, compiled = torch.nn.Linear(2, 2), torch.compile(torch.cos, backend="aot_eager", dynamic=False)
+layer = torch.nn.Linear(2, 2)
+compiled = torch.compile(torch.cos, backend="aot_eager", dynamic=False)
 with otel_recfn.profile() as prof, torch.profiler.profile() as theirs:
     with record_function("ours"):
         Notes.apply(layer(torch.ones(1, 2))).sum().backward()
         torch.optim.SGD(layer.parameters()).step()
         compiled(torch.ones(2)), compiled(torch.ones(3))
-handle = otel_recfn.add_thread_local_callback(otel_recfn.RecordFunctionCallback(lambda fn: None))
-carried = torch.jit.fork(lambda: len(look().callbacks)).wait(), torch._C._is_key_in_tls("otel_recfn")
+handle = observing.add_thread_local_callback(observing.RecordFunctionCallback(lambda fn: None))
+callbacks = torch.jit.fork(lambda: len(propagated_state().callbacks)).wait()
+carried = callbacks, torch._C._is_key_in_tls("otel_recfn")
 events = prof.events()
 print(json.dumps({
     "names": sorted({event.name for event in events}),
     "attributes": sorted({key for event in events for key in json.loads(event.attributes or "{}")}),
-    "parents": sorted({(event.name, event.cpu_parent.name if event.cpu_parent else "") for event in events}),
+    "parents": sorted({
+        (event.name, event.cpu_parent.name if event.cpu_parent else "") for event in events
+    }),
     "shown": sorted({event.name for event in theirs.events()} & {"ours", "in the backward"}),
     "carried": carried,
 }))
@@ -247,7 +259,9 @@ print(json.dumps({
 
 
 def test_a_detail_with_a_new_name_is_used_as_under_the_old_one(run_with_torch: Run) -> None:
-    """One line in the table is enough: the new name, and the known one as that of earlier PyTorchs."""
+    """One line in the table is enough: the new name, and the known one as that of earlier
+    PyTorchs.
+    """
     as_known, renamed = (run_with_torch(RENAMED_BY_PYTORCH, RENAMED=word) for word in ("no", "yes"))
     assert "differs" not in renamed.stderr
     seen = json.loads(as_known.stdout.splitlines()[-1])
@@ -257,18 +271,20 @@ def test_a_detail_with_a_new_name_is_used_as_under_the_old_one(run_with_torch: R
 
 
 Lack = Callable[[str], None]
-STOPS_RECOMPUTATION = details.PYTHON["stopped_recomputation"].place[1]
+STOPS_RECOMPUTATION = details.PYTHON["stopped_recomputation"].location[1]
 
 
 @pytest.fixture
 def lack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Lack]:
-    """Takes a detail from PyTorch; after the test, its loss and no other must have been logged, once."""
+    """Takes a detail from PyTorch; after the test, its loss and no other must have been logged,
+    once.
+    """
     caplog.set_level(logging.WARNING, logger="otel_recfn")
-    details._log_once.cache_clear()
+    log_losses_again()
     lacking = []
 
     def take(name: str) -> None:
-        module, path = details.PYTHON[name].place
+        module, path = details.PYTHON[name].location
         *owners, attribute = path.split(".")
         monkeypatch.delattr(reduce(getattr, owners, sys.modules[module]), attribute)
         lacking.append(name)
@@ -280,7 +296,7 @@ def lack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> I
         details.losses([name], details.PYTHON) in line
         for name, line in zip(lacking, told, strict=True)
     )
-    details._log_once.cache_clear()
+    log_losses_again()
 
 
 class Broken(torch.nn.Module):
@@ -354,7 +370,9 @@ def breaks_in_a_loop(x: Any) -> Any:
 
 
 def seen_of_compilations() -> set[str]:
-    """What is seen of two functions that are compiled, one of them twice and under torch.profiler, and a backward graph."""
+    """What is seen of two functions that are compiled, one of them twice and under
+    torch.profiler, and a backward graph.
+    """
     torch._dynamo.reset()
     source = Compilations()
     recorder.start(ALL_SCOPES_MASK, 1 << 22)
@@ -379,7 +397,8 @@ def seen_of_compilations() -> set[str]:
         "backward": any(event.name.endswith("backward") for event in compilations),
         "modules of PyTorch's": any(event.name.endswith("Sequential") for event in compilations),
         "phases": any("compile_attempt" in event.name for event in first),
-        "phases once": not phases,  # torch.profiler's own are announced by the observer, which isn't there
+        # Torch.profiler's own are announced by the observer, which isn't there.
+        "phases once": not phases,
         "its id": any(
             event.name.endswith("backward") and "recfn.compile.id" in event.attributes
             for event in compilations
@@ -391,22 +410,30 @@ def seen_of_compilations() -> set[str]:
     return {name for name, is_seen in seen.items() if is_seen}
 
 
+@pytest.fixture(scope="module")
+def seen_with_all() -> set[str]:
+    """What is seen where nothing is missing."""
+    return seen_of_compilations()
+
+
 @pytest.mark.skipif(VERSION < (2, 13), reason="this PyTorch announces phases itself")
 @pytest.mark.parametrize("missing", COMPILATION)
 def test_compilations(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, missing: str
+    seen_with_all: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    missing: str,
 ) -> None:
-    whole = seen_of_compilations()
-    details._log_once.cache_clear()
+    log_losses_again()
     detail = details.PYTHON[missing]
     monkeypatch.setitem(
         details.PYTHON, missing, detail._replace(what=f"{detail.what}_of_another_torch", before="")
     )
     caplog.clear()
-    assert whole - seen_of_compilations() == COMPILATION[missing]
+    assert seen_with_all - seen_of_compilations() == COMPILATION[missing]
     told = [record.getMessage() for record in caplog.records if record.name == "otel_recfn"]
     assert [detail.lost in line for line in told if "differs" in line] == [True]
-    details._log_once.cache_clear()
+    log_losses_again()
 
 
 @pytest.mark.parametrize("name", ["profiler_start", "legacy_profiler_start"])

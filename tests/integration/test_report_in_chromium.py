@@ -1,4 +1,6 @@
-"""The report's page in a browser: it opens from disk, asks nothing of a network, and is used with mouse, keys and fingers."""
+"""The report's page in a browser: it opens from disk, asks nothing of a network, and is used
+with mouse, keys and fingers.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from chromium import Page, chromium
+from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from helpers.chromium import Page, chromium
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, RecordScope, make_event_id
-from otel_recfn.report.recording import Process
+from otel_recfn.report.finding import Finding
+from otel_recfn.report.process import Process
 from otel_recfn.report.report import Report
-from otel_recfn.report.rules import Finding
 
 pytestmark = pytest.mark.one_python
 
@@ -99,7 +101,7 @@ def test_it_says_what_was_recorded(page: Page, tmp_path: Path) -> None:
     assert page.ask("document.getElementById('kinds').innerText").split("\n") == [
         "operator",
         "module",
-        "step or block of yours",
+        "step, block or span of yours",
     ]
 
 
@@ -132,7 +134,8 @@ def test_the_flame_graph_by_keys(page: Page, tmp_path: Path) -> None:
 def test_the_flame_graph_by_mouse(page: Page, tmp_path: Path) -> None:
     opened(page, tmp_path / "r.html", Report([Process("p", steps())]).html())
     place = page.ask(
-        "(({left, top}) => [left, top])(document.querySelector('#flame canvas').getBoundingClientRect())"
+        "(({left, top}) => [left, top])(document.querySelector('#flame"
+        " canvas').getBoundingClientRect())"
     )
     page.click(place[0] + 40, place[1] + 4 + 20 + 10)
     assert "nn.Module: Linear_0" in detail(page)
@@ -146,12 +149,11 @@ def test_wheel_and_drag(page: Page, tmp_path: Path) -> None:
     opened(page, tmp_path / "r.html", Report([Process("p", steps())]).html())
     page.ask("document.getElementById('tab-timeline').click()")
     place = page.ask(
-        "(({left, top}) => [left, top])(document.querySelector('#timeline canvas').getBoundingClientRect())"
+        "(({left, top}) => [left, top])(document.querySelector('#timeline"
+        " canvas').getBoundingClientRect())"
     )
-    x, y = (
-        place[0] + 2,
-        place[1] + 24 + 20 + 10,
-    )  # the first step, which a look from afar shows at the left
+    # The first step, which a look from afar shows at the left.
+    x, y = place[0] + 2, place[1] + 24 + 20 + 10
     page.click(x, y)
     assert "train #0" in detail(page)
     page.turn(x, y, -400)  # scrolls
@@ -251,7 +253,8 @@ def test_names_never_run(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert page.ask("document.title") == "t"
     assert page.ask("document.images.length") == 0
     page.ask(
-        "document.body.append(Object.assign(document.createElement('script'), {textContent: \"document.title='ran'\"}))"
+        "document.body.append(Object.assign(document.createElement('script'), {textContent:"
+        " \"document.title='ran'\"}))"
     )
     assert page.ask("document.title") == "t"  # nor would one that got into the page
     assert page.complaints.pop().startswith("Executing inline script violates")
@@ -269,7 +272,8 @@ def test_a_phone(page: Page, tmp_path: Path) -> None:
         assert page.ask("document.documentElement.scrollWidth") <= 360
     page.ask("document.getElementById('tab-flame').click()")
     place = page.ask(
-        "(({left, top}) => [left, top])(document.querySelector('#flame canvas').getBoundingClientRect())"
+        "(({left, top}) => [left, top])(document.querySelector('#flame"
+        " canvas').getBoundingClientRect())"
     )
     page.tap(place[0] + 40, place[1] + 34)
     page.until("document.getElementById('detail').innerText.includes('Linear_0')")

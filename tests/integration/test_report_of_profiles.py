@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import json
 import re
 import threading
 import webbrowser
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
-from otel_recfn import profile, record_function, step
+from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function, step
 from otel_recfn.batches.averages import key_averages
-from otel_recfn.batches.call_tree import tree_of_rows
+from otel_recfn.batches.build_tree import build_tree
 from otel_recfn.errors import SettingError, TraceFileError
 from otel_recfn.report.files import read_processes
 from otel_recfn.report.report import Report
@@ -22,7 +26,9 @@ from otel_recfn.report.report import Report
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from torch_programs import reentrant_training  # noqa: E402
+from helpers.timeouts import PATIENCE_S  # noqa: E402
+from helpers.torch_programs import reentrant_training  # noqa: E402
+from helpers.trace_files import events_in  # noqa: E402
 
 
 def train(steps: int = 3) -> None:
@@ -69,6 +75,144 @@ def test_a_profile_and_its_trace_show_the_same(tmp_path: Path) -> None:
     assert [each for each in shown(from_file)["timeline"]["step"] if each >= 0] == [0, 1, 2]
 
 
+def tasks_of_a_thread() -> None:
+    """One waits in a block, in which another one computes by time; a third one's blocks are
+    asynchronous.
+    """
+
+    async def waits(done: asyncio.Event) -> None:
+        with record_function("wait for reply"):
+            await done.wait()
+            torch.ones(2).neg()
+
+    async def computes(done: asyncio.Event) -> None:
+        await asyncio.sleep(0)
+        with record_function("compute"):
+            torch.ones(2).add(1)
+            done.set()
+            await asyncio.sleep(0)
+            torch.ones(2).mul(2)
+
+    async def in_asynchronous_blocks() -> None:
+        async with record_function("outer"):
+            torch.ones(2).abs()
+            await asyncio.sleep(0)
+            async with record_function("inner"):
+                await asyncio.sleep(0)
+                torch.ones(2).exp()
+
+    async def main() -> None:
+        done = asyncio.Event()
+        await asyncio.gather(waits(done), computes(done), in_asynchronous_blocks())
+
+    asyncio.run(main())
+
+
+def blocks_that_end_in_another_order() -> None:
+    first, second = record_function("first"), record_function("second")
+    first.__enter__()
+    torch.ones(2).neg()
+    second.__enter__()
+    torch.ones(2).abs()
+    first.__exit__(None, None, None)
+    torch.ones(2).exp()
+    second.__exit__(None, None, None)
+
+
+def work_of_other_threads() -> None:
+    """That of a fork of TorchScript's, and of threads that work for a block, one of them after
+    its end.
+    """
+    begun, over = threading.Event(), threading.Event()
+
+    def part() -> None:
+        with record_function("part"):
+            begun.set()
+            over.wait(PATIENCE_S)
+            torch.ones(2).neg()
+
+    threads = []
+    for name in ("waits", "goes on"):
+        with record_function(name):
+            thread = threading.Thread(target=contextvars.copy_context().run, args=(part,))
+            threads.append(thread)
+            thread.start()
+            assert begun.wait(PATIENCE_S)
+            if name == "waits":
+                over.set()
+                thread.join(PATIENCE_S)
+        begun.clear()
+        if name == "waits":
+            over.clear()
+        else:
+            over.set()
+    threads[-1].join(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    "work", [tasks_of_a_thread, blocks_that_end_in_another_order, work_of_other_threads]
+)
+def test_where_time_does_not_tell_what_a_range_lies_in_its_event_says_it(
+    work: Callable[[], None], tmp_path: Path
+) -> None:
+    with profile() as prof:
+        work()
+    prof.report(tmp_path / "profile.html")
+    prof.export_chrome_trace(tmp_path / "trace.json.gz")
+    from_profile = (tmp_path / "profile.html").read_text()
+    from_file = Report(read_processes([tmp_path / "trace.json.gz"])).html()
+    assert paths(from_profile) == paths(from_file)
+    for column in ("total", "self"):
+        assert by_path(from_profile, column) == by_path(from_file, column)
+
+
+def test_spans_of_the_program_are_around_ranges_and_take_none_of_their_time(
+    instrumentor: OtelRecordFunctionInstrumentor, tmp_path: Path
+) -> None:
+    """They are in the flame graph and the time line, and no rows of the table."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    instrumentor.instrument(tracer_provider=provider, chrome_trace=tmp_path / "trace.json.gz")
+    tracer = provider.get_tracer("test")
+    for _ in range(2):
+        with tracer.start_as_current_span("request"):
+            with record_function("outer"), tracer.start_as_current_span("without ranges"):
+                pass
+            with tracer.start_as_current_span("part"), record_function("part"):
+                torch.ones(2)
+    instrumentor.uninstrument()
+    [process] = read_processes([tmp_path / "trace.json.gz"])
+    page = Report([process]).html()
+    shown_paths = {
+        path: count for path, count in paths(page).items() if not path[-1].startswith("aten::")
+    }
+    # Else the machine made a thread wait.
+    if all(each == "X" for each in phases_of_spans(tmp_path / "trace.json.gz")):
+        request, part = ("request",), ("request", "part")
+        assert shown_paths == {request: 0, (*request, "outer"): 2, part: 0, (*part, "part"): 2}
+    assert not [path for path in shown_paths if path[-1] == "without ranges"]
+    names, told = shown(page)["names"], shown(page)
+    rows = dict(
+        zip([names[index] for index in told["table"]["name"]], told["table"]["count"], strict=True)
+    )
+    assert (rows["outer"], rows["part"]) == (2, 2)
+    assert not {"request", "without ranges"} & set(rows)
+    boxes = Counter(names[index] for index in told["timeline"]["name"] if index >= 0)
+    assert (boxes["request"], boxes["part"], boxes["without ranges"]) == (2, 4, 2)
+    sums = {each.path[-1]: each.self_cpu_time_total for each in build_tree(process.batch)}
+    own = dict(
+        zip([names[index] for index in told["table"]["name"]], told["table"]["self"], strict=True)
+    )
+    assert own["outer"] / 1000 == pytest.approx(sums["outer"])
+
+
+def phases_of_spans(path: Path) -> list[str]:
+    return [event["ph"] for event in events_in(path, "Xb") if "span_id" in event["args"]]
+
+
+def by_path(page: str, column: str) -> dict[tuple[str, ...], int]:
+    return dict(zip(paths(page), shown(page)["flame"][column], strict=True))
+
+
 @pytest.mark.parametrize(
     "record", [profile, torch.profiler.profile], ids=["ours", "torch.profiler"]
 )
@@ -78,7 +222,7 @@ def test_backward_in_a_thread_of_autograds_lies_where_a_profile_has_it(
     with profile() as prof, record() as recorded, record_function("train"):
         reentrant_training(torch.tensor(130.0, requires_grad=True))
     recorded.export_chrome_trace(str(tmp_path / "trace.json"))
-    from_file = tree_of_rows(read_processes([tmp_path / "trace.json"])[0].batch)
+    from_file = build_tree(read_processes([tmp_path / "trace.json"])[0].batch)
     assert len(prof.tree("thread")) > len(prof.tree("name"))  # it took another thread
     assert {each.path: each.count for each in prof.tree()} == {
         each.path: each.count for each in from_file
@@ -94,7 +238,7 @@ def test_backward_in_a_thread_of_pythons_is_outermost(tmp_path: Path) -> None:
     prof.export_chrome_trace(tmp_path / "trace.json")
     outermost = {
         each.path
-        for each in tree_of_rows(read_processes([tmp_path / "trace.json"])[0].batch)
+        for each in build_tree(read_processes([tmp_path / "trace.json"])[0].batch)
         if len(each.path) == 1
     }
     assert outermost == {each.path for each in prof.tree() if len(each.path) == 1}
@@ -108,9 +252,7 @@ def test_a_trace_of_torch_profiler_has_the_names_and_counts_that_it_tells(tmp_pa
     ours = {
         each.key: each for each in key_averages(read_processes([tmp_path / "kineto.json"])[0].batch)
     }
-    told = {
-        each.key: each for each in theirs.key_averages() if each.key != "aten::sum"
-    }  # they count one in another once
+    told = {each.key: each for each in theirs.key_averages()}
     assert set(told) <= set(ours)
     assert told["aten::linear"].count == 3
     for name, each in told.items():

@@ -1,4 +1,6 @@
-"""What spans are called: module calls by their path in the model, or by their class; files and profiles as torch does."""
+"""What spans are called: module calls by their path in the model, or by their class; files and
+profiles as torch does.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +13,57 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from exported_traces import Traces  # noqa: E402
+from opentelemetry import trace  # noqa: E402
 from opentelemetry.sdk.trace import ReadableSpan  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
+from helpers.exported_traces import Traces  # noqa: E402
 from otel_recfn import profile  # noqa: E402
 from otel_recfn.batches.span_names import class_of  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
+class Linear(nn.Linear):
+    """One whose call is a span: the program sees it as the current one.
+
+    Otherwise a call would be none in a request that took a thousand times as long, which on a busy
+    machine may be any.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        trace.get_current_span()
+        return super().forward(x)
+
+
+class Dropout(nn.Dropout):
+    """Likewise."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        trace.get_current_span()
+        return super().forward(x)
+
+
+class Doubled(torch.autograd.Function):
+    """One whose backward node is a span, likewise."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        trace.get_current_span()
+        return gradient * 2
+
+
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.attention = nn.Linear(4, 4)
+        self.attention = Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return nn.Dropout(0.0)(self.attention(x))  # one that no model has
+        return Dropout(0.0)(self.attention(x))  # one that no model has
 
 
 class Net(nn.Module):
@@ -87,6 +123,28 @@ def test_a_setting_keeps_the_names_of_torch_in_spans() -> None:
     spans = spans_of(Net(), detail="all", span_names="torch")
     assert {class_of(span.name) for span in spans} >= {"Net", "Block", "Linear", "Dropout"}
     assert {kind for _, _, kind in called(spans)} == {"Net", "Block", "Linear", "Dropout"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_one"),
+    [
+        ({}, True),
+        ({"span_names": "torch"}, False),
+        ({"span_budget": None}, False),
+        ({"detail": "all"}, False),
+    ],
+)
+def test_a_backward_node_is_one_span_as_the_page_says(asked: dict[str, Any], is_one: bool) -> None:
+    weight = torch.ones(4, 4, requires_grad=True)
+    traces = Traces(budgets={}, **asked)
+    try:
+        traces.serve(lambda: Doubled.apply(weight).sum().backward())
+        spans = traces.spans()
+    finally:
+        traces.instrumentor.uninstrument()
+    names = [span.name for span in spans]
+    assert "DoubledBackward" in names
+    assert ("autograd::engine::evaluate_function: DoubledBackward" in names) != is_one
 
 
 def test_a_hook_sees_the_rows_as_they_were_recorded() -> None:

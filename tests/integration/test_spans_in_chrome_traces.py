@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import time
 from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
+from threading import Thread, get_native_id
 from typing import Any
 
 import pytest
 from opentelemetry import context, trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from helpers.timeouts import PATIENCE_S, let_time_pass
+from helpers.trace_files import events_in, read_trace
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function, step
-from trace_files import events_in
+from otel_recfn.support.span_log import LONGEST_DELAY_NS
 
 Slices = dict[str, list[dict[str, Any]]]
 
@@ -95,9 +102,8 @@ def test_spans_that_were_open_when_a_profile_began_lie_around_what_it_has(
 ) -> None:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
-    instrumentor.instrument(
-        tracer_provider=provider
-    )  # which alone has no use for the names of spans
+    # Which alone has no use for the names of spans.
+    instrumentor.instrument(tracer_provider=provider)
     tracer = provider.get_tracer("test")
     with tracer.start_as_current_span("epoch"), tracer.start_as_current_span("step"):
         with record_function("before"):
@@ -109,3 +115,188 @@ def test_spans_that_were_open_when_a_profile_began_lie_around_what_it_has(
     [epoch], [step_], [meanwhile] = slices["epoch"], slices["step"], slices["meanwhile"]
     assert lies_in(meanwhile, step_)
     assert lies_in(step_, epoch)
+
+
+# --- spans whose begins and ends are heard of
+
+Spans = dict[str, ReadableSpan]
+
+
+@pytest.fixture
+def provider() -> TracerProvider:
+    return TracerProvider(shutdown_on_exit=False)
+
+
+def recorded(
+    instrumentor: OtelRecordFunctionInstrumentor,
+    provider: TracerProvider,
+    path: Path,
+    program: Callable[[trace.Tracer], object],
+) -> tuple[Spans, dict[str, dict[str, Any]]]:
+    """The spans of a program by name, and its spans' slices: a begin has what its end says, too."""
+    exporter = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    instrumentor.instrument(tracer_provider=provider, chrome_trace=path, roots_per_second=None)
+    program(provider.get_tracer("test"))
+    instrumentor.uninstrument()
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    return spans, span_slices(path)
+
+
+def span_slices(path: Path) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for event in events_in(path, "Xb"):
+        if "span_id" in event["args"] and "Event id" not in event["args"]:
+            assert event["name"] not in found, "a span has two slices"
+            found[event["name"]] = event
+    for end in events_in(path, "e"):
+        if end["name"] in found:
+            found[end["name"]]["dur"] = end["ts"] - found[end["name"]]["ts"]
+    return found
+
+
+def assert_times(path: Path, each: dict[str, Any], span: ReadableSpan) -> None:
+    begin_ns = read_trace(path)["baseTimeNanoseconds"] + 1000 * each["ts"]
+    assert abs(begin_ns - (span.start_time or 0)) <= LONGEST_DELAY_NS
+    assert abs(begin_ns + 1000 * each["dur"] - (span.end_time or 0)) <= LONGEST_DELAY_NS
+
+
+def test_a_span_is_a_slice_from_its_begin_to_its_end_with_ranges_in_it_or_without(
+    instrumentor: OtelRecordFunctionInstrumentor, provider: TracerProvider, tmp_path: Path
+) -> None:
+    def program(tracer: trace.Tracer) -> None:
+        with tracer.start_as_current_span("request"):
+            let_time_pass(1_000_000)
+            with record_function("outer"), tracer.start_as_current_span("within"):
+                let_time_pass(1_000_000)
+                with record_function("inner"):
+                    pass
+                let_time_pass(1_000_000)
+            with tracer.start_as_current_span("render"):
+                let_time_pass(1_000_000)
+            tracer.start_span("never current").end()
+
+    path = tmp_path / "trace.json"
+    spans, slices = recorded(instrumentor, provider, path, program)
+    assert set(slices) == {"request", "within", "render", "never current"}
+    for name, each in slices.items():
+        assert_times(path, each, spans[name])
+    all_slices = slices_in(path)
+    assert_nest(all_slices)
+    [outer], [inner] = all_slices["outer"], all_slices["inner"]
+    # Where the machine made a thread wait in between.
+    busy = [each for each in slices.values() if each["ph"] == "b"]
+    for low, high in (
+        (inner, slices["within"]),
+        (slices["within"], outer),
+        (outer, slices["request"]),
+    ):
+        assert lies_in(low, high) or busy
+
+
+def test_spans_that_do_not_nest_stand_beside_their_thread(
+    instrumentor: OtelRecordFunctionInstrumentor, provider: TracerProvider, tmp_path: Path
+) -> None:
+    def program(tracer: trace.Tracer) -> None:
+        async def request(number: int, mine: asyncio.Event, others: asyncio.Event) -> None:
+            with tracer.start_as_current_span(f"request {number}"):
+                for _ in range(2):
+                    await mine.wait()
+                    mine.clear()
+                    with record_function("work"):
+                        pass
+                    others.set()
+
+        async def main() -> None:
+            first, second = asyncio.Event(), asyncio.Event()
+            first.set()
+            await asyncio.gather(request(1, first, second), request(2, second, first))
+
+        asyncio.run(main())
+        span = tracer.start_span("ends in a range")
+        with record_function("around the end"):
+            span.end()
+        span = tracer.start_span("ends elsewhere")
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(span.end).result()
+        tracer.start_span("began long ago", start_time=time.time_ns() - 10**9).end()
+
+    path = tmp_path / "trace.json.gz"
+    spans, slices = recorded(instrumentor, provider, path, program)
+    names = {"request 1", "request 2", "ends in a range", "ends elsewhere", "began long ago"}
+    assert {name: each["ph"] for name, each in slices.items()} == dict.fromkeys(names, "b")
+    for name, each in slices.items():
+        assert_times(path, each, spans[name])
+    assert_nest(slices_in(path))
+
+
+def test_a_span_stands_in_the_thread_where_it_began_also_if_no_range_did(
+    instrumentor: OtelRecordFunctionInstrumentor, provider: TracerProvider, tmp_path: Path
+) -> None:
+    threads = list[int]()
+
+    def program(tracer: trace.Tracer) -> None:
+        def serve() -> None:
+            threads.append(get_native_id())
+            with tracer.start_as_current_span("request"):
+                pass
+
+        with record_function("beside"):
+            thread = Thread(target=serve, name="server")
+            thread.start()
+            thread.join()
+            assert instrumentor.flush(PATIENCE_S)
+
+    _, slices = recorded(instrumentor, provider, tmp_path / "trace.json", program)
+    assert slices["request"]["tid"] == threads[0]
+
+
+def test_a_span_that_is_open_is_a_slice_up_to_the_end_of_the_file(
+    instrumentor: OtelRecordFunctionInstrumentor, provider: TracerProvider, tmp_path: Path
+) -> None:
+    path, seen = tmp_path / "trace.json", list[dict[str, Any]]()
+
+    def program(tracer: trace.Tracer) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(tracer.start_as_current_span("request"))
+            with record_function("work"):
+                pass
+            assert instrumentor.flush(PATIENCE_S)
+            seen.append(span_slices(path)["request"])
+            [work] = slices_in(path)["work"]
+            assert seen[0]["ts"] <= work["ts"]
+            assert work["ts"] + work["dur"] <= seen[0]["ts"] + seen[0]["dur"]
+
+    spans, slices = recorded(instrumentor, provider, path, program)
+    assert seen[0]["args"] == slices["request"]["args"]
+    assert_times(path, slices["request"], spans["request"])
+
+
+def test_a_step_is_no_slice_of_a_span_as_it_is_a_range(
+    instrumentor: OtelRecordFunctionInstrumentor, provider: TracerProvider, tmp_path: Path
+) -> None:
+    def program(tracer: trace.Tracer) -> None:
+        with step("decode"), record_function("work"):
+            pass
+
+    spans, slices = recorded(instrumentor, provider, tmp_path / "trace.json", program)
+    assert "decode" in spans
+    assert not slices
+
+
+def test_a_profile_beside_it_exports_the_spans_of_its_time(
+    instrumentor: OtelRecordFunctionInstrumentor, provider: TracerProvider, tmp_path: Path
+) -> None:
+    instrumentor.instrument(tracer_provider=provider)
+    tracer = provider.get_tracer("test")
+    with tracer.start_as_current_span("before"), record_function("work"):
+        pass
+    with profile() as captured, tracer.start_as_current_span("meanwhile"):
+        with record_function("work"):
+            pass
+        with tracer.start_as_current_span("without ranges"):
+            pass
+    with tracer.start_as_current_span("afterwards"), record_function("work"):
+        pass
+    captured.export_chrome_trace(tmp_path / "trace.json")
+    assert set(span_slices(tmp_path / "trace.json")) == {"meanwhile", "without ranges"}

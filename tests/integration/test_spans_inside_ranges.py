@@ -1,4 +1,6 @@
-"""The program opens spans inside ranges, and sees ranges as its current span; operators lie in their task or greenlet."""
+"""The program opens spans inside ranges, and sees ranges as its current span; operators lie in
+their task or greenlet.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from exported_traces import Traces
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
+from helpers.exported_traces import Traces
+from helpers.timeouts import PATIENCE_S
 from otel_recfn import profile, record_function
-from timeouts import PATIENCE_S
 
 torch = pytest.importorskip("torch")
 
@@ -37,9 +39,8 @@ def test_a_span_inside_a_range_is_its_child_and_has_what_runs_in_it(
         torch.sub(traces.x, traces.x)
     paths = traces.paths()
     assert paths["outer/range/aten::add"] == paths["outer/range/aten::sub"] == 1
-    around = (
-        "outer/range" if range_ is record_function else "outer"
-    )  # PyTorch's ranges are not shown as current spans
+    # PyTorch's ranges are not shown as current spans.
+    around = "outer/range" if range_ is record_function else "outer"
     assert paths[f"{around}/inner/aten::mul"] == 1
 
 
@@ -79,6 +80,40 @@ def test_a_span_inside_an_operator_in_which_another_trace_was_current_is_in_the_
         OpensAnotherTrace.apply(traces.x.clone().requires_grad_(), traces)
     traces.instrumentor.uninstrument()
     assert traces.paths()[f"{around}/OpensAnotherTrace/inner/span/aten::clone"] == 1
+
+
+class OpensASpan(torch.autograd.Function):  # type: ignore[misc, name-defined]
+    """Opens one in its forward and one in its backward, which runs in a range of PyTorch's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, traces: Traces) -> Any:
+        ctx.traces = traces
+        with traces.tracer.start_as_current_span("span"):
+            return torch.mul(x, x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        with ctx.traces.tracer.start_as_current_span("span"):
+            return torch.neg(gradient), None
+
+
+@pytest.mark.parametrize("range_", RANGES)
+def test_in_a_profile_the_parent_of_a_range_in_a_span_is_the_enclosing_range(
+    traces: Traces, range_: Any
+) -> None:
+    with profile() as prof:
+        with range_("range"), traces.tracer.start_as_current_span("span"):
+            torch.add(traces.x, traces.x)
+        OpensASpan.apply(traces.x.clone().requires_grad_(), traces).sum().backward()
+    by_id = {event.event_id: event for event in prof.events()}
+    around = {
+        event.name: by_id[event.parent].name for event in by_id.values() if event.parent in by_id
+    }
+    assert (around["aten::add"], around["aten::mul"], around["aten::neg"]) == (
+        "range",
+        "OpensASpan",
+        "OpensASpanBackward",
+    )
 
 
 def test_what_is_done_to_the_current_span_is_done_to_the_programs_own(traces: Traces) -> None:
@@ -297,6 +332,34 @@ def test_a_greenlet_without_any_context_is_a_task_of_its_own(traces: Traces) -> 
     paths = traces.paths()
     assert paths["main/aten::mul"] == 1
     assert paths["MainThread/suspended"] == 1  # nothing is current in that greenlet
+
+
+def test_operators_of_a_thread_that_outlives_the_range_around_it_are_in_the_span_around_that(
+    traces: Traces,
+) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        torch.cos(traces.x)
+        has_begun.set()
+        may_end.wait(PATIENCE_S)
+        torch.sin(traces.x)
+        with traces.tracer.start_as_current_span("inner"):
+            torch.neg(traces.x)
+
+    async def request() -> None:
+        with traces.tracer.start_as_current_span("request"):
+            with record_function("range"):
+                working = asyncio.create_task(asyncio.to_thread(work))
+                while not has_begun.is_set():
+                    await asyncio.sleep(0)
+            may_end.set()
+            await working
+
+    asyncio.run(request())
+    paths = traces.paths()
+    assert paths["request/range/aten::cos"] == 1
+    assert paths["request/aten::sin"] == paths["request/inner/aten::neg"] == 1
 
 
 def _service(traces: Traces) -> Any:

@@ -1,4 +1,6 @@
-"""Children that aren't forked and don't import torch: what they take over, what comes before it, and what it costs them."""
+"""Children that aren't forked and don't import torch: what they take over, what comes before it,
+and what it costs them.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from helpers.otlp_server import OtlpServer
+from helpers.trace_files import names_in
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.support import processes
-from otlp_server import OtlpServer
-from trace_files import names_in
 
 Run = Callable[..., Any]
 
@@ -33,7 +35,8 @@ class ToFile(SpanExporter):
         for span in spans:
             parent = span.parent.span_id if span.parent is not None else None
             with open("spans.txt", "a") as file:
-                file.write(json.dumps([span.name, span.context.trace_id, span.context.span_id, parent]) + chr(10))
+                line = [span.name, span.context.trace_id, span.context.span_id, parent]
+                file.write(json.dumps(line) + chr(10))
         return SpanExportResult.SUCCESS
 
 def provided(**keywords):
@@ -85,7 +88,8 @@ def in_child():
 
 if __name__ == "__main__":
     trace.set_tracer_provider(provided())
-    instrumentor.instrument(detail="all")  # on a loaded machine one may take a thousand times as long as another
+    # On a loaded machine one range may take a thousand times as long as another: fold none.
+    instrumentor.instrument(detail="all")
     with trace.get_tracer("program").start_as_current_span("request"):
         started(sys.argv[1], in_child)
 """
@@ -98,15 +102,15 @@ if __name__ == "__main__":
     assert found["second"][::2] == [own[0], own[1]]
     assert found["third"][::2] == [request[0], request[1]]
     assert found["inside"][::2] == [found["third"][0], found["third"][1]]
-    assert found["in a thread"][::2] == [
-        found["worker"][0],
-        found["worker"][1],
-    ]  # as in a forked child
+    # As in a forked child.
+    assert found["in a thread"][::2] == [found["worker"][0], found["worker"][1]]
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_can_be_handed_over(run_program: Run, tmp_path: Path, method: str) -> None:
-    """Functions and sinks of the program are, where they can be pickled; the rest of the settings is in any case."""
+    """Functions and sinks of the program are, where they can be pickled; the rest of the
+    settings is in any case.
+    """
     program = (
         BEGIN
         + """
@@ -139,8 +143,11 @@ def in_child():
 if __name__ == "__main__":
     keywords = {
         "plain": {"span_hook": hook, "sinks": [Printing("parent:")]},
-        "locks": {"span_hook": lambda row, attributes: "another", "sinks": [Printing("parent:", threading.Lock())],
-            "tracer_provider": provided()},
+        "locks": {
+            "span_hook": lambda row, attributes: "another",
+            "sinks": [Printing("parent:", threading.Lock())],
+            "tracer_provider": provided(),
+        },
     }
     instrumentor.instrument(chrome_trace="trace.json", **keywords[sys.argv[2]])
     started(sys.argv[1], in_child)
@@ -180,9 +187,8 @@ if __name__ == "__main__":
     run_program(program, method, place)
     assert names_in(tmp_path / "trace.json") == []
     assert [path.name for path in tmp_path.glob("trace.*")] == ["trace.json"]
-    assert [names for names in map(names_in, tmp_path.glob("own.pid*")) if names] == [
-        ["range"]
-    ]  # a fork server may have one
+    # A fork server may have one.
+    assert [names for names in map(names_in, tmp_path.glob("own.pid*")) if names] == [["range"]]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -201,7 +207,8 @@ def test_children_of_what_is_not_recorded(
         + f"""
 def in_child():
     work("range")
-    print(instrumentor.is_instrumented_by_opentelemetry, hasattr(multiprocessing.spawn, "{processes.GIVEN}"))
+    is_given = hasattr(multiprocessing.spawn, "{processes.INHERITED}")
+    print(instrumentor.is_instrumented_by_opentelemetry, is_given)
 
 if __name__ == "__main__":
     {before}
@@ -262,7 +269,9 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_child_with_nothing_to_record(run_program: Run, tmp_path: Path, method: str) -> None:
-    """It never imports torch or numpy, has no thread of ours, and writes no file; its own children are recorded."""
+    """It never imports torch or numpy, has no thread of ours, and writes no file; its own
+    children are recorded.
+    """
     program = """
 import multiprocessing, sys, threading
 

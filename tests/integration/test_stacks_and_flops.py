@@ -10,11 +10,11 @@ from collections.abc import Callable
 import pytest
 
 torch = pytest.importorskip("torch")
-from observed_operators import observed  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
-from torch_programs import Training  # noqa: E402
 
+from helpers.observed_operators import observed  # noqa: E402
+from helpers.torch_programs import Training  # noqa: E402
 from otel_recfn import record_function  # noqa: E402
 from otel_recfn.model.batch import Event  # noqa: E402
 from otel_recfn.model.events import Extra, RecordScope  # noqa: E402
@@ -63,9 +63,7 @@ def test_frames_of_our_own_are_left_out() -> None:
     assert lines[1].endswith(": test_frames_of_our_own_are_left_out")
 
 
-def test_an_operator_that_torchscript_calls_carries_the_stack_of_the_script_innermost_first() -> (
-    None
-):
+def test_operators_called_by_torchscript_have_the_stack_of_the_script() -> None:
     def leaf(x: torch.Tensor) -> torch.Tensor:
         return torch.cos(x)
 

@@ -1,4 +1,6 @@
-"""What belongs to a thread reaches our ranges in the threads in which PyTorch works for it, as it reaches PyTorch's own."""
+"""What belongs to a thread reaches our ranges in the threads in which PyTorch works for it, as
+it reaches PyTorch's own.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,26 @@ from typing import Any
 import pytest
 
 import otel_recfn
-from otel_recfn import (
+from otel_recfn import RecordScope, legacy, observing
+from otel_recfn.callbacks.thread_locals import (
+    KEY,
+    PropagatedState,
+    TorchState,
+    _local,
+    debug_info_get,
+)
+from otel_recfn.observing import (
     DebugInfoGuard,
     DebugInfoKind,
     DisableRecordFunctionGuard,
     RecordFunctionCallback,
-    RecordScope,
-    legacy,
 )
-from otel_recfn.callbacks.thread_locals import KEY, Carried, TorchState, _local, debug_info_get
 
 torch = pytest.importorskip("torch")
 
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
-from torch_programs import reentrant_training  # noqa: E402
+
+from helpers.torch_programs import reentrant_training  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("no_callbacks_left")]
 
@@ -38,7 +46,7 @@ def test_pytorch_has_a_reference_to_what_it_keeps() -> None:
             TorchState(
                 torch._C._is_key_in_tls, torch._C._get_obj_in_tls, torch._C._stash_obj_in_tls
             ),
-            Carried(),
+            PropagatedState(),
         )
         counts.append(sys.getrefcount(kept))
         carrier.put(kept)
@@ -57,15 +65,17 @@ def test_pytorch_has_a_reference_to_what_it_keeps() -> None:
     not hasattr(torch._C, "_remove_obj_from_tls"), reason="this PyTorch gives nothing back"
 )
 def test_nothing_is_left_in_a_thread_that_has_worked_for_another_or_ends() -> None:
-    """PyTorch takes the GIL for what is left as the thread ends, and a process that ends meanwhile is aborted."""
+    """PyTorch takes the GIL for what is left as the thread ends, and a process that ends
+    meanwhile is aborted.
+    """
     left: list[bool] = []
-    otel_recfn.add_thread_local_callback(noting([]))
-    work = otel_recfn.propagate(lambda: left.append(torch._C._is_key_in_tls(KEY)))
+    observing.add_thread_local_callback(noting([]))
+    work = observing.propagate(lambda: left.append(torch._C._is_key_in_tls(KEY)))
 
     def work_for_another() -> None:
         work()
         left.append(torch._C._is_key_in_tls(KEY))
-        otel_recfn.add_thread_local_callback(noting([]))
+        observing.add_thread_local_callback(noting([]))
         left.append(torch._C._is_key_in_tls(KEY))
         del _local.state  # as Python does at the end of a thread
         left.append(torch._C._is_key_in_tls(KEY))
@@ -104,24 +114,24 @@ def noting(seen: list[str]) -> RecordFunctionCallback:
 
 
 def test_callbacks_of_the_thread_that_launched_see_both_kinds_of_ranges(seen: list[str]) -> None:
-    handle = otel_recfn.add_thread_local_callback(noting(seen))
+    handle = observing.add_thread_local_callback(noting(seen))
     in_autograds_thread(both_kinds)
     assert (seen.count("aten::cos"), seen.count("ours")) == (10, 10)
-    otel_recfn.remove_callback(handle)
+    observing.remove_callback(handle)
     in_autograds_thread(both_kinds)
     assert (seen.count("aten::cos"), seen.count("ours")) == (10, 10)
 
 
 def test_they_see_ranges_in_a_thread_that_left_its_next_ones_unobserved(seen: list[str]) -> None:
-    otel_recfn.add_global_callback(noting([]).sampling_prob(0.0))
+    observing.add_global_callback(noting([]).sampling_prob(0.0))
     in_autograds_thread(both_kinds)
-    otel_recfn.add_thread_local_callback(noting(seen))
+    observing.add_thread_local_callback(noting(seen))
     in_autograds_thread(both_kinds)
     assert (seen.count("aten::cos"), seen.count("ours")) == (10, 10)
 
 
 def test_where_the_launching_thread_is_switched_off_nobody_sees_either(seen: list[str]) -> None:
-    otel_recfn.add_global_callback(noting(seen))
+    observing.add_global_callback(noting(seen))
     with otel_recfn.profile() as prof, DisableRecordFunctionGuard():
         in_autograds_thread(both_kinds)
     assert not {"ours", "aten::cos"} & {*seen, *(event.name for event in prof.events())}
@@ -154,15 +164,15 @@ def test_debug_info_the_profiler_and_its_marks_reach_it() -> None:
 
 
 def test_pytorchs_switch_is_ours(seen: list[str]) -> None:
-    otel_recfn.add_thread_local_callback(noting(seen))
+    observing.add_thread_local_callback(noting(seen))
     with otel_recfn.profile() as prof:
         torch.autograd._enable_record_function(False)
         try:
-            assert not otel_recfn.is_record_function_enabled()
+            assert not observing.is_record_function_enabled()
             both_kinds()
         finally:
             torch.autograd._enable_record_function(True)
-        assert otel_recfn.is_record_function_enabled()
+        assert observing.is_record_function_enabled()
         assert not seen
         both_kinds()
     assert (seen.count("aten::cos"), seen.count("ours")) == (10, 10)
@@ -180,14 +190,14 @@ def test_our_switch_is_pytorchs() -> None:
 
 
 @pytest.mark.parametrize(
-    "switch_on", [otel_recfn.enable_record_function, torch.autograd._enable_record_function]
+    "switch_on", [observing.enable_record_function, torch.autograd._enable_record_function]
 )
 def test_our_switch_hides_python_calls_too(switch_on: Callable[[bool], None]) -> None:
     def called() -> None:
         torch.ones(2).sin()
 
     with otel_recfn.profile(python_calls=True) as prof:
-        otel_recfn.enable_record_function(False)
+        observing.enable_record_function(False)
         called()
         switch_on(True)
         called()

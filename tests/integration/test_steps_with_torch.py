@@ -10,14 +10,14 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-from exported_traces import Traces
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
-from cpu_work import work
+from helpers.cpu_work import work
+from helpers.exported_traces import Traces
+from helpers.timeouts import PATIENCE_S
+from helpers.trace_files import read_trace
 from otel_recfn import profile, record_function, step
 from otel_recfn.model.events import EventSource
-from timeouts import PATIENCE_S
-from trace_files import read_trace
 
 torch = pytest.importorskip("torch")
 
@@ -68,9 +68,8 @@ class Slow(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
 def test_so_do_outermost_ranges(
     monkeypatch: pytest.MonkeyPatch, with_stack: bool, awaiting: list[bool]
 ) -> None:
-    monkeypatch.delitem(
-        sys.modules, "greenlet._greenlet", raising=False
-    )  # other tests may have left greenlets
+    # Other tests may have left greenlets.
+    monkeypatch.delitem(sys.modules, "greenlet._greenlet", raising=False)
 
     def in_task(awaits: bool) -> Coroutine[Any, Any, None]:
         async def run() -> None:

@@ -1,4 +1,6 @@
-"""In a subinterpreter: recording is refused in words, ranges record nothing, and the main interpreter records on."""
+"""In a subinterpreter: recording is refused in words, ranges record nothing, and the main
+interpreter records on.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ def run(code):
 
 run(code)
 if main_records == "yes":
-    with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(1, 2, False))), record_function("after"):
+    span = trace.NonRecordingSpan(trace.SpanContext(1, 2, False))
+    with trace.use_span(span), record_function("after"):
         pass
     assert instrumentor.flush(300)
     print(sorted((event.name, event.context.trace_id) for event in sink.events()))
@@ -64,7 +67,9 @@ print("automatic instrumentation goes on with the next", flush=True)
 """
 KINDS = ("legacy", "isolated") if sys.version_info >= (3, 12) else ("legacy", "isolated", "shared")
 WRAPT_BREAKS_IT = sys.version_info[:2] == (3, 12)
-"""CPython 3.12 aborts when an isolated interpreter ends that imported asyncio, as wrapt and so OpenTelemetry does."""
+"""CPython 3.12 aborts when an isolated interpreter ends that imported asyncio, as wrapt and so
+OpenTelemetry does.
+"""
 
 
 @pytest.mark.parametrize("main_records", ["yes", "no"])

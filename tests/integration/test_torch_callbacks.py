@@ -1,4 +1,6 @@
-"""Callbacks in Python on PyTorch's operators: what they see, on which they run, and that trouble with them stays theirs."""
+"""Callbacks in Python on PyTorch's operators: what they see, on which they run, and that trouble
+with them stays theirs.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from counting_callback import Counting, is_set_to  # noqa: E402
-from kineto import profile_of_all_threads  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
-from torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
+from helpers.counting_callback import Counting, is_set_to  # noqa: E402
+from helpers.kineto import profile_of_all_threads  # noqa: E402
+from helpers.torch_programs import Training, run_together, scripted_programs  # noqa: E402
 from otel_recfn import observing  # noqa: E402
 from otel_recfn.errors import InputsError, RangeOver, RecfnError  # noqa: E402
 from otel_recfn.model.events import RecordScope  # noqa: E402
@@ -106,11 +108,30 @@ class TestWhatACallbackSees:
         assert isinstance(seen["aten::normal_"][0][3], torch.Generator)
         assert seen["aten::empty"][0][0] == [3]
 
+    def test_what_another_thread_ends_is_asynchronous_in_its_end_callback(self) -> None:
+        seen: dict[str, bool] = {}
+        enter, leave = (
+            torch.ops.profiler._record_function_enter_new,
+            torch.ops.profiler._record_function_exit._RecordFunction,
+        )
+
+        def end(function: Any, _: object) -> None:
+            seen[function.name()] = function.is_async()
+
+        observing.add_global_callback(
+            RecordFunctionCallback(None, end).scopes({RecordScope.USER_SCOPE})
+        )
+        leave(enter("here", None))
+        elsewhere = enter("elsewhere", None)
+        run_together(lambda: leave(elsewhere))
+        assert seen == {"here": False, "elsewhere": True}
+
     def test_names_numbers_and_schema(self, one: Any) -> None:
         seen: list[dict[str, Any]] = []
         accessors = [
-            "name", "scope", "seq_nr", "thread_id", "forward_thread_id", "handle", "debug_handle", "num_inputs", "num_outputs",
-            "operator_name", "operator_schema", "needs_inputs", "needs_outputs", "is_active", "is_async", "is_nccl_meta",
+            "name", "scope", "seq_nr", "thread_id", "forward_thread_id", "handle", "debug_handle",
+            "num_inputs", "num_outputs", "operator_name", "operator_schema", "needs_inputs",
+            "needs_outputs", "is_active", "is_async", "is_nccl_meta",
             "is_static_runtime_out_variant", "kwinputs", "inputs",
         ]  # fmt: skip
 
@@ -312,14 +333,17 @@ class TestWhatMustNotHappen:
             range_.before("python range")
         assert counting.calls() == 2
 
+    @pytest.mark.parametrize(
+        "kind", [ValueError, SystemExit, KeyboardInterrupt, pytest.fail.Exception]
+    )
     def test_one_that_raises_is_removed_and_logged_once(
-        self, one: Any, caplog: pytest.LogCaptureFixture
+        self, one: Any, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
     ) -> None:
         good, calls = Counting(), []
 
         def bad(function: Any) -> None:
             calls.append(function.name())
-            raise ValueError("bad observer")
+            raise kind("bad observer")
 
         observing.add_global_callback(RecordFunctionCallback(bad))
         observing.add_global_callback(RecordFunctionCallback(lambda _: None, lambda *_: bad(_[0])))

@@ -1,4 +1,6 @@
-"""Callbacks on PyTorch's operators in whole programs: torch imported late, forks, exits, no compiler, interrupts."""
+"""Callbacks on PyTorch's operators in whole programs: torch imported late, forks, exits, no
+compiler, interrupts.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ class TestPrograms:
     def test_torch_imported_later(self, run_program: Run) -> None:
         run_program(
             PROGRAM
-            + "observing.add_global_callback(callback); assert 'torch' not in sys.modules; assert use() == 1"
+            + "observing.add_global_callback(callback); assert 'torch' not in sys.modules; assert"
+            " use() == 1"
         )
 
     def test_a_threads_own_and_torch_later(self, run_program: Run) -> None:
@@ -77,8 +80,10 @@ def work():
 threads = [threading.Thread(target=work) for _ in range(3)]
 for thread in threads: thread.start()
 def forked_inside(function):
-    if function.name() == "aten::is_set_to" and threading.current_thread() is threading.main_thread() and not os.fork():
-        names.clear(); os._exit(0)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if function.name() == "aten::is_set_to" and in_main_thread and not os.fork():
+        names.clear()
+        os._exit(0)
 inside = observing.add_global_callback(RecordFunctionCallback(forked_inside))
 torch.ones(2).is_set_to(torch.ones(2))
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
@@ -86,16 +91,24 @@ observing.remove_callback(inside)
 child = os.fork()
 if child == 0:
     names.clear()
-    sys.exit(0 if use() == 1 else 1)  # through atexit, where nobody must wait for the parent's threads
+    # Through atexit, where nothing may wait for the parent's threads.
+    sys.exit(0 if use() == 1 else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 stop.set()
 for thread in threads: thread.join()
 """
         )
 
-    @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeIsUp"])
+    @pytest.mark.parametrize(
+        ("handler", "error"),
+        [
+            ("handler", "KeyboardInterrupt"),
+            ("handler", "TimeIsUp"),
+            ("signal.default_int_handler", "KeyboardInterrupt"),
+        ],
+    )
     def test_an_interrupt_in_a_callback_reaches_the_program(
-        self, run_with_torch: Run, error: str
+        self, run_with_torch: Run, handler: str, error: str
     ) -> None:
         done = run_with_torch(
             PROGRAM
@@ -103,7 +116,7 @@ for thread in threads: thread.join()
 import signal, torch
 class TimeIsUp(Exception): pass
 def handler(*_): raise {error}
-signal.signal(signal.SIGUSR1, handler)
+signal.signal(signal.SIGUSR1, {handler})
 def start(function):
     if function.name() == "aten::is_set_to": signal.raise_signal(signal.SIGUSR1)
 observing.add_global_callback(RecordFunctionCallback(start))

@@ -1,17 +1,22 @@
-"""``python_calls=True``: calls in spans, Chrome traces and profiles; where tracing ends beside calls, and in a forked child."""
+"""``python_calls=True``: calls in spans, Chrome traces and profiles; where tracing ends beside
+calls, and in a forked child.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
-from exported_traces import Traces
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 
-from example_counts import SOAK
-from otel_recfn import profile, record_function
+from helpers.example_counts import SOAK
+from helpers.exported_traces import Traces
+from otel_recfn import PythonCalls, profile, record_function
 from otel_recfn.model.events import EventSource
 
 
@@ -55,6 +60,36 @@ def test_calls_are_spans() -> None:
     assert "code.file.path" not in (c_function.attributes or {})
 
 
+class Kept:
+    """What a program makes, calls and drops."""
+
+    def method(self) -> None:
+        pass
+
+
+def made_objects() -> list[object]:
+    """Objects of each kind that calls are made of, after a call of each."""
+    namespace: dict[str, Any] = {"__name__": "made"}
+    exec("def function(): pass\ndef generator(): yield\nclass Kind(list): pass", namespace)
+    function, generator, kind = namespace["function"], namespace["generator"], namespace["Kind"]
+    module, kept, of_c = ModuleType("made"), Kept(), kind()
+    function()
+    list(generator())
+    kept.method()
+    of_c.append(1)
+    return [function, function.__code__, generator.__code__, kind, of_c, module, kept]
+
+
+@pytest.mark.parametrize("call_sites", [False, True])
+def test_nothing_lives_longer_because_its_calls_are_traced(call_sites: bool) -> None:
+    with profile(python_calls=PythonCalls(call_sites=call_sites)) as prof:
+        dropped = [weakref.ref(each) for each in made_objects()]
+        gc.collect()
+        alive = [each() for each in dropped if each() is not None]
+    assert alive == []
+    assert "<string>(1): function" in {event.name for event in prof.events()}
+
+
 def test_captures_that_ask_for_none_see_none() -> None:
     with profile() as without, profile(python_calls=True) as with_calls:
         train()
@@ -62,6 +97,38 @@ def test_captures_that_ask_for_none_see_none() -> None:
         ("load batch", 0, 0)
     ]
     assert EventSource.PYTHON_CALL in {event.source for event in with_calls.events()}
+
+
+def test_the_parent_of_a_call_in_a_span_is_the_enclosing_call_or_range() -> None:
+    tracer = TracerProvider().get_tracer("program")
+
+    def serve() -> None:
+        with tracer.start_as_current_span("request"):
+            load()
+            with record_function("range"), tracer.start_as_current_span("inner"):
+                load()
+
+    with profile(python_calls=True) as prof:
+        serve()
+        with tracer.start_as_current_span("outermost"):  # in a call that had begun before
+            load()
+    by_id = {event.event_id: event for event in prof.events()}
+    around = [
+        by_id[event.parent].name.rpartition(": ")[2]
+        for event in by_id.values()
+        if event.name.endswith(": load")
+    ]
+    assert around == [
+        "serve",
+        "range",
+        "test_the_parent_of_a_call_in_a_span_is_the_enclosing_call_or_range",
+    ]
+    for event in by_id.values():
+        is_of_source = [
+            each.source == EventSource.PYTHON_CALL
+            for each in (event, by_id.get(event.parent, event))
+        ]
+        assert not all(is_of_source) or event.caller == event.parent, event.name
 
 
 @pytest.mark.torch
@@ -91,7 +158,7 @@ def test_a_module_has_one_range(modules: bool) -> None:
 
 PROGRAM = """
 import os, select, signal, threading
-from timeouts import PATIENCE_S
+from helpers.timeouts import PATIENCE_S
 
 fork_comes, held, forked = threading.Event(), threading.Event(), threading.Event()
 
@@ -99,7 +166,8 @@ def before():
     fork_comes.set()
     assert held.wait(PATIENCE_S)
 
-os.register_at_fork(before=before, after_in_parent=forked.set)  # the last before the fork, the first after it
+# The last one before the fork, and the first after it.
+os.register_at_fork(before=before, after_in_parent=forked.set)
 
 def hold():
     assert fork_comes.wait(PATIENCE_S)
@@ -127,7 +195,8 @@ with profile(python_calls=True) as traced:
         os.kill(child, signal.SIGKILL)
     assert os.waitpid(child, 0)[1] == 0, "the child hung"
     work()
-assert len([event for event in traced.events() if "work" in event.name]) == 2, [event.name for event in traced.events()]
+names = [event.name for event in traced.events()]
+assert len([name for name in names if "work" in name]) == 2, names
 """
 
 

@@ -1,6 +1,8 @@
-"""Somebody sets the wall clock while a program runs: durations stay, and what begins later lies where its parents do.
+"""Somebody sets the wall clock while a program runs: durations stay, and what begins later lies
+where its parents do.
 
-The program runs with a library that shifts what CLOCK_REALTIME says, so that nobody else's clock is touched.
+The program runs with a library that shifts what CLOCK_REALTIME says, so that nobody else's clock is
+touched.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from timeouts import PATIENCE_S
+from helpers.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 
@@ -91,7 +93,9 @@ spans = [
      "parent": span.parent and span.parent.span_id}
     for span in exporter.get_finished_spans()
 ]
-print(json.dumps({"spans": spans, "inside": inside, "around": around, "marks": marks, "last": [began, ended]}))
+print(json.dumps({
+    "spans": spans, "inside": inside, "around": around, "marks": marks, "last": [began, ended]
+}))
 """
 SECOND = 1_000_000_000
 RATE_ERROR = 1e-3
@@ -137,8 +141,10 @@ def test_the_wall_clock_is_set_while_ranges_are_open(
 
 
 def check_places(spans: list[dict[str, Any]], small_change: bool) -> None:
-    """Each lies in its parent; the program's spans are made by another reading of the clock. A small change is followed without
-    that."""
+    """Each lies in its parent; the program's spans are made by another reading of the clock.
+
+    A small change is followed without that.
+    """
     by_id = {span["id"]: span for span in spans}
     for span in spans:
         parent = by_id.get(span["parent"])

@@ -1,4 +1,6 @@
-"""Without the native part: ranges do nothing, and whoever wants to record is told in one error how to get it."""
+"""Without the native part: ranges do nothing, and whoever wants to record is told in one error
+how to get it.
+"""
 
 from __future__ import annotations
 
@@ -51,18 +53,65 @@ with step(), step("train", 3), record_function("load", "args"):
     [
         "otel_recfn.OtelRecordFunctionInstrumentor().instrument()",
         "from otel_recfn import profile\nprofile(record_shapes=True)",
-        "otel_recfn.RecordFunction()",
-        "otel_recfn.add_global_callback(None)",
-        "from otel_recfn.legacy import enable_profiler_legacy",
+        "from otel_recfn.observing import RecordFunction\nRecordFunction()",
+        (
+            "from otel_recfn import"
+            " observing\nobserving.add_global_callback(observing.RecordFunctionCallback(print))"
+        ),
+        "from otel_recfn.observing import RecordFunction\nRecordFunction.current_thread_id()",
+        "from otel_recfn.observing import propagate\npropagate(print)",
+        (
+            "from otel_recfn.observing import PropagatingThread\nclass Thread(PropagatingThread):"
+            " pass\nThread(target=print)"
+        ),
+        "from otel_recfn.observing import has_callbacks\nhas_callbacks()",
+        "import otel_recfn.legacy\notel_recfn.legacy.profiler_enabled()",
+        "from otel_recfn.legacy import RecordProfile\nRecordProfile('steps.trace')",
+        "from otel_recfn.tracing import trace\ntrace(len, [])",
         "import otel_recfn.tracing.wrappers",
         "from otel_recfn import _native",
     ],
 )
 def test_who_wants_to_record_is_told(run_program: Run, what: str) -> None:
-    program = f"import otel_recfn\nfrom otel_recfn.errors import RecorderUnavailable\ntry:\n    exec({what!r})\n"
+    program = (
+        "import otel_recfn\nfrom otel_recfn.errors import RecorderUnavailable\ntry:\n   "
+        f" exec({what!r})\n"
+    )
     done = run_program(f"{BLOCKED}{program}except RecorderUnavailable as error:\n    print(error)")
     assert "nothing is recorded" in done.stdout
     assert WAY_OUT in done.stdout
+
+
+def test_public_modules_can_be_imported(run_program: Run) -> None:
+    """What needs no native part works."""
+    done = run_program(
+        BLOCKED
+        + """
+from otel_recfn import *
+import otel_recfn
+import otel_recfn.legacy, otel_recfn.observing, otel_recfn.tracing
+from otel_recfn.legacy import LegacyEvent, ProfilerConfig, ThreadEventLists, mark
+from otel_recfn.observing import (
+    INVALID_CALLBACK_HANDLE, DebugInfoKind, RecordFunction, RecordFunctionCallback,
+    ThreadLocalState,
+)
+from otel_recfn.tracing import *
+
+assert {*otel_recfn.__all__} <= {*globals()}
+assert issubclass(type(Graph), type) and TraceError.__module__ == "otel_recfn.errors"
+sink = InMemorySink()
+sink.clear()
+assert (sink.events(), sink.dropped) == ([], 0)
+callback = RecordFunctionCallback(print).scopes({RecordScope.USER_SCOPE})
+assert callback.check_scope(RecordScope.USER_SCOPE) and INVALID_CALLBACK_HANDLE == 0
+assert DebugInfoKind.TEST_INFO == 5
+assert not isinstance(callback, RecordFunction)
+for module in (otel_recfn, otel_recfn.legacy, otel_recfn.observing, otel_recfn.tracing):
+    assert not hasattr(module, "no_such_name")
+def annotated(range_: RecordFunction | None, graph: Graph | None) -> ThreadLocalState | None: ...
+"""
+    )
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_automatic_instrumentation_logs_one_line_and_goes_on(run_program: Run) -> None:

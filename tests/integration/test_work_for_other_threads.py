@@ -1,4 +1,6 @@
-"""What PyTorch runs in threads of its own, or calls back from them, lies in what was current where it was launched."""
+"""What PyTorch runs in threads of its own, or calls back from them, lies in what was current
+where it was launched.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,20 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from exported_traces import Traces  # noqa: E402
 from opentelemetry import trace  # noqa: E402
-from torch_programs import reentrant_training, scripted_programs  # noqa: E402
 
 import otel_recfn  # noqa: E402
-from otel_recfn import record_function  # noqa: E402
+from helpers.exported_traces import Traces  # noqa: E402
+from helpers.timeouts import wait_until  # noqa: E402
+from helpers.torch_programs import reentrant_training, scripted_programs  # noqa: E402
+from otel_recfn import profile, record_function  # noqa: E402
 
 pytestmark = pytest.mark.torch
 NODE = "autograd::engine::evaluate_function: "
 DEVICE = """
 import torch, asyncio, json, sys, threading
-import python_device
-from exported_traces import Traces
+from helpers import python_device
+from helpers.exported_traces import Traces
 from opentelemetry import trace
 from otel_recfn import record_function
 
@@ -74,7 +77,7 @@ def evaluated(*around: str) -> str:
     return "/".join([*around, NODE + "MulBackward0"])
 
 
-def test_a_devices_backward_lies_in_the_span_or_range_that_is_current_where_it_begins(
+def test_the_parent_of_a_devices_backward_is_current_where_it_begins(
     run: Run,
 ) -> None:
     nodes, _, _ = on_device(
@@ -111,6 +114,27 @@ training.backward()
     assert sum(nodes.values()) == 2 * 19
 
 
+def test_for_a_profile_a_fork_in_a_span_lies_in_the_range_around_the_span() -> None:
+    def branch(x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x)
+
+    def launch(x: torch.Tensor) -> torch.jit.Future[torch.Tensor]:
+        return torch.jit.fork(branch, x)
+
+    scripted = torch.jit.script(launch)
+    traces, ended = Traces(), "<forked function>"
+    with profile() as prof:
+        with record_function("outer"), traces.tracer.start_as_current_span("span"):
+            scripted(torch.ones(2)).wait()
+        wait_until(lambda: ended in [event.name for event in prof.events()])
+    traces.instrumentor.uninstrument()
+    by_id = {event.event_id: event for event in prof.events()}
+    [fork] = [event for event in by_id.values() if event.name == ended]
+    assert by_id[fork.parent].name == "outer"
+    assert fork.thread != by_id[fork.parent].thread
+    assert traces.paths()[f"MainThread/outer/span/{ended}/aten::sigmoid"] == 1
+
+
 def test_the_task_that_begins_the_backward_counts_and_not_the_one_that_ran_before(run: Run) -> None:
     nodes, _, _ = on_device(
         run,
@@ -145,7 +169,8 @@ def test_python_in_a_devices_backward_sees_the_launching_span(run: Run) -> None:
         run,
         """
 def in_backward():
-    seen.append([trace.get_current_span().get_span_context().span_id, threading.current_thread() is threading.main_thread()])
+    span_id = trace.get_current_span().get_span_context().span_id
+    seen.append([span_id, threading.current_thread() is threading.main_thread()])
     with record_function("ours"), traces.tracer.start_as_current_span("theirs"):
         torch.neg(traces.x)
 
@@ -184,9 +209,8 @@ def test_a_backward_deep_within_backwards(traces: Traces) -> None:
         if path.endswith("/ReentrantBackward")
     ]
     assert {names[0] for names in nodes} == {"step"}
-    assert sorted(names.count("ReentrantBackward") for names in nodes) == list(
-        range(1, 132)
-    )  # each in the one that began it
+    # Each in the one that began it.
+    assert sorted(names.count("ReentrantBackward") for names in nodes) == list(range(1, 132))
 
 
 def test_forks_of_torchscript(traces: Traces) -> None:
@@ -202,6 +226,51 @@ def test_forks_of_torchscript(traces: Traces) -> None:
     assert not [
         path for path in paths if "forked" in path and path.split("/")[0] not in ("one", "other")
     ]
+
+
+QUEUED = """
+import json, threading
+import torch
+from helpers.exported_traces import Traces
+from otel_recfn import record_function
+
+waits, may_go_on = threading.Event(), threading.Event()
+
+def wait(x):
+    waits.set()
+    may_go_on.wait()
+    return x.clone()
+
+library = torch.library.Library("program", "DEF")
+library.define("wait(Tensor x) -> Tensor")
+library.impl("wait", wait, "CPU")
+
+def launch(x: torch.Tensor):
+    return torch.jit.fork(torch.ops.program.wait, x)
+
+def launch_later(x: torch.Tensor):
+    return torch.jit.fork(torch.sigmoid, x)
+
+torch.set_num_interop_threads(1)
+launch, launch_later = torch.jit.script(launch), torch.jit.script(launch_later)
+traces = Traces()
+with traces.tracer.start_as_current_span("span"):
+    with record_function("outer"):
+        first = launch(traces.x)
+        waits.wait()
+        with record_function("inner"):
+            queued = launch_later(traces.x)
+    may_go_on.set()
+    first.wait(), queued.wait()
+print(json.dumps(traces.all_paths()))
+"""
+
+
+def test_a_fork_that_waits_in_a_queue_lies_in_the_range_that_launched_it(run: Run) -> None:
+    """Which is over when the fork begins: how long it waits doesn't decide where it is."""
+    paths = json.loads(run(QUEUED).stdout.splitlines()[-1])
+    found = [path for path in paths if path.endswith("aten::sigmoid")]
+    assert found == ["span/outer/inner/<forked function>/aten::sigmoid"]
 
 
 @contextmanager
@@ -235,7 +304,8 @@ def test_collectives(traces: Traces, tmp_path: Path) -> None:
 def test_hooks_of_distributed_data_parallel(traces: Traces, tmp_path: Path) -> None:
     current: list[str] = []
 
-    def reduce(_state, bucket):  # type: ignore[no-untyped-def] # PyTorch refuses annotations that are not its own
+    # PyTorch refuses annotations that are not its own.
+    def reduce(_state, bucket):  # type: ignore[no-untyped-def]
         current.append(trace.get_current_span().name)  # type: ignore[attr-defined]
         with record_function("in the hook"):
             return (

@@ -1,4 +1,6 @@
-"""Generated wrappers of PyTorch's operators: the same results as direct calls, and the graphs that PyTorch's tracer makes."""
+"""Generated wrappers of PyTorch's operators: the same results as direct calls, and the graphs
+that PyTorch's tracer makes.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from otel_recfn import RecordFunctionCallback, add_global_callback, profile, remove_callback
+from otel_recfn import profile
+from otel_recfn.observing import RecordFunctionCallback, add_global_callback, remove_callback
 from otel_recfn.recording.watched import Watched
 from otel_recfn.tracing import trace
+from otel_recfn.tracing.graph import TracerWarning
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
@@ -63,7 +67,9 @@ def test_all_operators_that_this_torch_has_are_found(wrappers: Any) -> None:
 
 
 def test_defaults_are_those_of_the_operators(wrappers: Any) -> None:
-    """Those that PyTorch has as numbers, dtypes for instance, are compared with these by calls below."""
+    """Those that PyTorch has as numbers, dtypes for instance, are compared with these by calls
+    below.
+    """
     differing = {}
     for module in [
         module for name, module in sys.modules.items() if name.startswith("aten_wrappers.")
@@ -263,6 +269,27 @@ def test_graphs_have_the_nodes_of_pytorchs_tracer(
     assert [[ours_numbers[each] for each in node.inputs] for node in ours.nodes] == [
         [numbers[each.debugName()] for each in node.inputs()] for node in theirs.nodes()
     ]
+
+
+@pytest.mark.parametrize("name", ["add_", "abs_out"])
+def test_a_warning_of_shared_data_names_the_operator_as_pytorchs_does(
+    wrappers: Any, name: str
+) -> None:
+    def ours(x: Any, written: Any, _view: Any) -> Any:
+        return (
+            wrappers.add__Tensor(written, x) if name == "add_" else wrappers.abs_out(x, out=written)
+        )
+
+    def theirs(x: Any, written: Any, _view: Any) -> Any:
+        return written.add_(x) if name == "add_" else torch.abs(x, out=written)
+
+    written = torch.rand(4)
+    with pytest.warns(torch.jit.TracerWarning, match=rf"in-place operator {name}\."):
+        torch.jit.trace(
+            theirs, (torch.rand(4), written, written[:2]), check_trace=False, _force_outplace=True
+        )
+    with pytest.warns(TracerWarning, match=f"data that aten::{name} writes in place"):
+        trace(ours, torch.rand(4), written, written[:2], force_outplace=True)
 
 
 def _values(graph: Any) -> list[Any]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.python_ids import CallIds
 from otel_recfn.model.batch import COLUMN_TYPES, Batch, Event, Track
 from otel_recfn.model.events import (
     OVERLAPPING,
@@ -20,42 +20,39 @@ from otel_recfn.model.events import (
     RowKind,
     is_call,
 )
+from otel_recfn.sinks.chrome.arrows import Arrows
 from otel_recfn.sinks.chrome.encoder import microseconds, trace_tid
-from otel_recfn.support.texts import json_of_utf8, json_value
+from otel_recfn.support.texts import json_value, utf8_json
 
 MODULE_PREFIX = SOURCES[EventSource.MODULE].call_prefix or ""
-MOST_DIGITS = 9
+MAX_DIGITS = 9
 """Of a module's number."""
 
 
 def model_events(
     batch: Batch,
     rows: NDArray[np.int64],
+    *,
     pid: int,
     base_ns: int,
     memory: bytearray,
+    ids: CallIds | None,
 ) -> int:
     """As ``encode_chrome_events``."""
     chosen = replace(
         batch, **{column: getattr(batch, column)[rows] for column in COLUMN_TYPES}, closed=-1
     )
-    chunks = [chunk for row in chosen.rows() for chunk in _event(Event(**row), pid, base_ns)]
+    none = np.zeros(len(batch), np.uint64)
+    own, caller = (none, none) if ids is None else (ids.own, ids.caller)
+    events = zip(chosen.rows(), own[rows].tolist(), caller[rows].tolist(), strict=True)
+    chunks = [chunk for row, *pair in events for chunk in _event(Event(**row), pair, pid, base_ns)]
     return _filled(memory, "".join([f",\n{{{chunk}}}" for chunk in chunks]))
 
 
-def model_flows(
-    from_tid: Any,
-    from_ns: Any,
-    to_tid: Any,
-    to_ns: Any,
-    first_id: int,
-    pid: int,
-    base_ns: int,
-    memory: bytearray,
-) -> int:
+def model_flows(arrows: Arrows, *, first_id: int, pid: int, base_ns: int, memory: bytearray) -> int:
     """As ``encode_chrome_flows``."""
     chunks = []
-    columns = (from_tid.tolist(), from_ns.tolist(), to_tid.tolist(), to_ns.tolist())
+    columns = [column.tolist() for column in arrows]
     for number, (start_tid, start_ns, end_tid, end_ns) in enumerate(
         zip(*columns, strict=True), first_id
     ):
@@ -65,7 +62,8 @@ def model_flows(
         ):
             where = f'"pid":{pid},"tid":{tid},"ts":{microseconds(time_ns - base_ns)}'
             chunks.append(
-                f',\n{{"ph":"{phase}","id":{number},{where},"cat":"fwdbwd","name":"fwdbwd"{binding}}}'
+                f',\n{{"ph":"{phase}","id":{number},{where},'
+                f'"cat":"fwdbwd","name":"fwdbwd"{binding}}}'
             )
     return _filled(memory, "".join(chunks))
 
@@ -76,11 +74,18 @@ def _filled(memory: bytearray, text: str) -> int:
     return len(data)
 
 
-def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
-    """A row's event, or the two that an asynchronous range has, each without its braces."""
+def _event(event: Event, python_ids: list[int], pid: int, base_ns: int) -> Iterator[str]:
+    """A row's event, or the two that an asynchronous range has, each without its braces.
+
+    ``python_ids`` are its own and its caller's.
+    """
     start = _moment(event.thread, pid, event.start_ns - base_ns)
     name = f'"cat":"{_category(event)}","name":{json_value(_name(event))}'
-    args = '"args":{' + ",".join([f'"{key}":{value}' for key, value in _args(event)]) + "}"
+    args = (
+        '"args":{'
+        + ",".join([f'"{key}":{value}' for key, value in _args(event, *python_ids)])
+        + "}"
+    )
     if event.kind != RowKind.RANGE:
         yield f'"ph":"i","s":"t",{start},{name},{args}'
     elif _is_async(event):
@@ -92,7 +97,9 @@ def _event(event: Event, pid: int, base_ns: int) -> Iterator[str]:
 
 
 def _local_id(event: Event) -> str:
-    """Of this process: other ones, whose traces may be read together with this one, count from the same number."""
+    """Of this process: other ones, whose traces may be read together with this one, count from
+    the same number.
+    """
     return f'"id2":{{"local":"{event.event_id:#x}"}}'
 
 
@@ -108,7 +115,9 @@ def _name(event: Event) -> str:
 
 
 def _category(event: Event) -> str:
-    """As torch.profiler's, which its readers look for: a module's call is Python, an optimizer's step an annotation."""
+    """As torch.profiler's, which its readers look for: a module's call is Python, an optimizer's
+    step an annotation.
+    """
     if event.kind != RowKind.RANGE:
         return "cpu_instant_event"
     if is_call(event.source, event.name):
@@ -120,21 +129,22 @@ def _is_async(event: Event) -> bool:
     return bool(event.flags & OVERLAPPING) or event.thread != event.end_thread
 
 
-def _args(event: Event) -> Iterator[tuple[str, object]]:
+def _args(event: Event, own_id: int, caller_id: int) -> Iterator[tuple[str, object]]:
     yield "Scope", f'"{event.scope.name}"'
     yield "Thread id", event.thread_id
     optional = (
-        ("Input Dims", json_of_utf8(event.shapes), ""),
-        ("Input type", json_of_utf8(event.dtypes), ""),
+        ("Input Dims", utf8_json(event.shapes), ""),
+        ("Input type", utf8_json(event.dtypes), ""),
         ("Module", json_value(event.module), '""'),
         ("Error", json_value(event.error), '""'),
         ("Call stack", json_value(event.stack), '""'),
         ("Device", json_value(event.device), '""'),
         ("Call site", json_value(event.call_site), '""'),
-        ("Concrete Inputs", json_of_utf8(event.concrete_inputs), ""),
-        ("Attributes", json_of_utf8(event.attributes), ""),
+        ("Concrete Inputs", utf8_json(event.concrete_inputs), ""),
+        ("Attributes", utf8_json(event.attributes), ""),
         ("Event id", event.event_id, None),
         ("External id", event.handle, event.event_id if event.handle else 0),
+        ("Parent id", event.parent if event.flags & EventFlag.PARENT_ELSEWHERE else None, None),
         ("Sequence number", event.sequence_nr, -1),
         ("Fwd thread id", event.forward_thread_id, 0),
         ("Debug handle", event.debug_handle, -1),
@@ -142,34 +152,28 @@ def _args(event: Event) -> Iterator[tuple[str, object]]:
         ("Flops", event.flops, 0),
         ("CPU time (ns)", event.cpu_time_ns, -1),
         ("Bytes", event.nbytes if event.kind == RowKind.MEMORY else None, None),
-        ("Python id", event.event_id if _is_traced_call(event) else -1, -1),
-        ("Python parent id", event.caller if _is_traced_call(event) else 0, 0),
-        ("Python module id", _module_number(event), None),
+        ("Python id", own_id, 0),
+        ("Python parent id", caller_id if own_id else 0, 0),
+        ("Python module id", _module_number(event) if own_id else None, None),
     )
     yield from [(key, value) for key, value, absent in optional if value != absent]
     if event.kind == RowKind.RANGE and _is_async(event):
         yield "Async", "true"
         yield "End thread id", event.end_thread.thread_id
+        if not event.flags & EventFlag.ASYNC:
+            yield "Encloses", "true"
     if event.flags & EventFlag.PARTIAL:
         yield "Partial", "true"
 
 
-def _is_traced_call(event: Event) -> bool:
-    """Whether it is among the Python calls that are traced: one itself, or a module's call inside one."""
-    if event.kind != RowKind.RANGE:
-        return False
-    return event.source == EventSource.PYTHON_CALL or (
-        event.caller != 0 and is_call(event.source, event.name)
-    )
-
-
 def _module_number(event: Event) -> int | None:
-    """The number at the end of the name of a module's call that is traced."""
+    """The number at the end of the name of a module's call."""
     name, _, number = event.name.rpartition("_")
     is_module = (
         name.startswith(MODULE_PREFIX)
         and number.isdecimal()
         and number.isascii()
-        and len(number) <= MOST_DIGITS
+        and len(number) <= MAX_DIGITS
     )
-    return int(number) if is_module and _is_traced_call(event) else None
+    is_module = is_module and event.kind == RowKind.RANGE and is_call(event.source, event.name)
+    return int(number) if is_module else None

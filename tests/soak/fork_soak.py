@@ -1,10 +1,12 @@
-"""Forks at random moments from four busy threads of an observed program, and counts the children that hang or fail.
+"""Forks at random moments from four busy threads of an observed program, and counts the children
+that hang or fail.
 
     python tests/soak/fork_soak.py --forks 5000 --method os.fork --seed 1
 
-The threads record ranges and run PyTorch's operators, start and stop profiles, run legacy profilers, add and remove callbacks,
-log, and flush, beside the threads of the instrumentation itself; each forks in between. A child uses numpy, torch, imports,
-logging and all of the above, sends a span, and leaves. One that takes longer than ``--child-seconds`` hangs: the stacks of its
+The threads record ranges and run PyTorch's operators, start and stop profiles, run legacy
+profilers, add and remove callbacks, log, and flush, beside the threads of the instrumentation
+itself; each forks in between. A child uses numpy, torch, imports, logging and all of the above,
+sends a span, and leaves. One that takes longer than ``--child-seconds`` hangs: the stacks of its
 threads are shown, and it is killed. The exit code is 1 where a child hung or failed.
 """
 
@@ -37,20 +39,14 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from otel_recfn import (
-    OtelRecordFunctionInstrumentor,
-    RecordFunctionCallback,
-    add_global_callback,
-    profile,
-    record_function,
-    remove_callback,
-)
+from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function
 from otel_recfn.legacy import (
     ProfilerConfig,
     ProfilerState,
     disable_profiler_legacy,
     enable_profiler_legacy,
 )
+from otel_recfn.observing import RecordFunctionCallback, add_global_callback, remove_callback
 
 METHODS = ("os.fork", "fork", "spawn", "forkserver")
 THREADS = 4
@@ -63,7 +59,9 @@ exported: Counter[int] = Counter()
 
 
 class CountingExporter(SpanExporter):
-    """Counts spans by the process id that their resource was made in; a child must not send its parent's."""
+    """Counts spans by the process id that their resource was made in; a child must not send its
+    parent's.
+    """
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         for span in spans:
@@ -181,7 +179,9 @@ class Soak:
         )
         self._taking = threading.Lock()
         self._reaping = threading.Lock()
-        """Only one thread may look at children: multiprocessing says 255 where two read one child's exit code."""
+        """Only one thread may look at children: multiprocessing says 255 where two read one
+        child's exit code.
+        """
         self.outcomes: Counter[str] = Counter()
 
     def run(self) -> None:
@@ -258,7 +258,9 @@ class Soak:
 
 
 def show_and_kill(pid: int) -> str:
-    """A child that hangs where its watchdog is not set: the handler that it inherited shows the stacks of its threads."""
+    """A child that hangs where its watchdog is not set: the handler that it inherited shows the
+    stacks of its threads.
+    """
     with contextlib.suppress(ProcessLookupError):  # it has ended now: too late all the same
         os.kill(pid, signal.SIGUSR1)
         time.sleep(0.5)
@@ -283,7 +285,9 @@ def leave_after(work: Callable[[], None]) -> None:
 
 
 def quiet() -> None:
-    """Log lines go nowhere, through a handler with a lock of its own; one OpenMP thread, which a fork would lose."""
+    """Log lines go nowhere, through a handler with a lock of its own; one OpenMP thread, which a
+    fork would lose.
+    """
     logging.basicConfig(handlers=[logging.StreamHandler(io.StringIO())])
     warnings.simplefilter("ignore")  # of forks beside threads, and of more workers than processors
     torch.set_num_threads(1)
@@ -301,9 +305,8 @@ def main() -> int:
     print(f"{asked.forks} x {asked.method}, --seed {asked.seed}", flush=True)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     quiet()
-    multiprocessing.set_forkserver_preload(
-        ["numpy", "torch", "otel_recfn"]
-    )  # else each child imports them for seconds
+    # Else each child imports them for seconds.
+    multiprocessing.set_forkserver_preload(["numpy", "torch", "otel_recfn"])
     soak = Soak(asked.forks, asked.method, asked.seed, asked.child_seconds)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fork-soak-") as os.environ[TRACES]:

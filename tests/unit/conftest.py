@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from small_process import in_small_process  # noqa: F401
+from helpers.small_process import in_small_process  # noqa: F401

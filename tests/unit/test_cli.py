@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from helpers.timeouts import PATIENCE_S
 from otel_recfn import cli
 from otel_recfn.cli import doctor
 from otel_recfn.errors import ObserverUnavailable
 from otel_recfn.pytorch import details, observer_build
 from otel_recfn.version import __version__
-from timeouts import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,8 @@ def test_the_first_finding_needs_nothing_but_python() -> None:
     program = """
 import sys
 from otel_recfn.cli.doctor import examine
-print(next(examine())[0], [name for name in ("opentelemetry", "numpy", "otel_recfn.settings") if name in sys.modules])
+names = ("opentelemetry", "numpy", "otel_recfn.settings")
+print(next(examine())[0], [name for name in names if name in sys.modules])
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S
@@ -115,7 +116,11 @@ LOADING = (doctor.observer, doctor.callbacks)
 
 @pytest.fixture
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A torch and both libraries, which load and find all; and no process that needs torch for it. Where they are."""
+    """A torch and both libraries, which load and find all; and no process that needs torch for
+    it.
+
+    Where they are.
+    """
     (tmp_path / "torch.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(observer_build, "find_torch", lambda: SimpleNamespace(directory=tmp_path))

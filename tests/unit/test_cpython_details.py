@@ -1,4 +1,6 @@
-"""What the tracer of Python calls relies on in CPython beyond its stable interface: a version without it is noticed here."""
+"""What the tracer of Python calls relies on in CPython beyond its stable interface: a version
+without it is noticed here.
+"""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from helpers.timeouts import PATIENCE_S
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
-from timeouts import PATIENCE_S
 
 RANGES = 1200
 

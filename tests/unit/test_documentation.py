@@ -1,4 +1,4 @@
-"""README.md and docs/: short, with links that lead somewhere, and commands that there are."""
+"""README.md and docs/: links that lead somewhere, and commands that there are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ pytestmark = pytest.mark.one_python
 
 
 def links(page: Path) -> list[tuple[Path, str]]:
-    """What a page links to and shows, of this repository: a file, and a heading of it or nothing."""
+    """What a page links to and shows, of this repository: a file, and a heading of it or
+    nothing.
+    """
     found = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
     parts = [link.partition("#") for link in found if "://" not in link]
     return [
@@ -26,10 +28,6 @@ def headings(page: Path) -> set[str]:
     """The headings of a page, as links name them."""
     found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
-
-
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1200
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -51,7 +49,7 @@ def test_the_commands_that_it_says_are_there() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for target in re.findall(r"`make (\w+)", text):
+        for target in re.findall(r"`make ([\w-]+)", text):
             assert f"\n{target}:" in makefile
         for script in re.findall(
             r"(?:scripts|examples|benchmarks|tests/soak)/\w+\.(?:py|sh)", text

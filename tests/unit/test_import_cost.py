@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.instrumentor import USED_WITH
-from timeouts import PATIENCE_S
 
 HEAVY = ("torch", "numpy", "grpc")
 
@@ -68,6 +68,9 @@ import {module}
 
 
 def test_the_sdk_of_metrics_is_left_to_whoever_has_a_meter_provider() -> None:
-    program = "from otel_recfn import OtelRecordFunctionInstrumentor as I, record_function\nI().instrument()\n"
+    program = (
+        "from otel_recfn import OtelRecordFunctionInstrumentor as I,"
+        " record_function\nI().instrument()\n"
+    )
     program += "with record_function('range'): pass\nassert I().flush(60)\nI().uninstrument()"
     assert not {name for name in loaded_by(program) if name.startswith("opentelemetry.sdk.metrics")}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from timeouts import PATIENCE_S
+from helpers.timeouts import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,7 +54,10 @@ def without_compiler(tmp_path: Path) -> dict[str, str]:
 
 def test_a_free_threaded_cpython_gets_no_native_part(tree: Path) -> None:
     """Where one is there, it says of itself what is said for it here."""
-    free_threaded = "import runpy, sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1; runpy.run_path('setup.py')"
+    free_threaded = (
+        "import runpy, sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1;"
+        " runpy.run_path('setup.py')"
+    )
     command = [sys.executable, "-c", free_threaded, "build"]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
@@ -111,7 +114,9 @@ if "-o" in sys.argv:
 
 @pytest.fixture
 def made_by(tree: Path, tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
-    """Builds as for the CPython of this name whose compiler has these flags: the command that made each file."""
+    """Builds as for the CPython of this name whose compiler has these flags: the command that
+    made each file.
+    """
     compiler, made = tmp_path / "compiler", tmp_path / "made"
     compiler.write_text(RECORDING_COMPILER.format(python=sys.executable, made=made))
     compiler.chmod(0o700)

@@ -1,4 +1,6 @@
-"""Bad input to ``instrument()`` is refused before anything is opened, and the next, correct call works."""
+"""Bad input to ``instrument()`` is refused before anything is opened, and the next, correct call
+works.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from helpers.timeouts import PATIENCE_S
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, RecordScope, record_function
 from otel_recfn.errors import SettingError
 from otel_recfn.settings.table import Settings
-from timeouts import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -63,15 +65,18 @@ def test_a_keyword_wins_over_the_environment() -> None:
     assert Settings.resolve({"modules": True}, environment).modules
 
 
-def test_a_wrong_environment_does_not_stop_other_instrumentations(
+# As opentelemetry-instrument does.
+@pytest.mark.parametrize("automatic", [{}, {"skip_dep_check": True}])
+def test_a_wrong_environment_stops_nothing(
     instrumentor: OtelRecordFunctionInstrumentor,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    automatic: dict[str, bool],
 ) -> None:
     monkeypatch.setenv("OTEL_RECFN_SCOPES", "NO_SUCH")
-    instrumentor.instrument(skip_dep_check=True)  # as opentelemetry-instrument does
-    assert "OTEL_RECFN_SCOPES" in caplog.text
-    assert not instrumentor.is_instrumented_by_opentelemetry
+    instrumentor.instrument(**automatic)
+    assert ["OTEL_RECFN_SCOPES" in message for message in caplog.messages] == [True]
+    assert instrumentor.is_instrumented_by_opentelemetry
 
 
 def test_no_memory_does_not_stop_other_instrumentations(

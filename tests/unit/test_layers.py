@@ -1,4 +1,6 @@
-"""The layer picture of ARCHITECTURE.md holds, no modules import each other in a circle, and threads of ours import nothing."""
+"""The layer picture of ARCHITECTURE.md holds, no modules import each other in a circle, and
+threads of ours import nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from layer_picture import layers, picture_below
+from helpers.layer_picture import layers, picture_below
 
 pytestmark = pytest.mark.one_python
 
@@ -27,7 +29,9 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 @cache
 def imports(source: str, module: str) -> tuple[tuple[int, str], ...]:
-    """Line and absolute name of everything a module of the package imports, wherever in its text."""
+    """Line and absolute name of everything a module of the package imports, wherever in its
+    text.
+    """
     return tuple(_imports(source, module))
 
 
@@ -89,7 +93,7 @@ def test_no_module_imports_torch_when_it_is_loaded(name: str, path: Path) -> Non
 )
 def test_what_runs_in_threads_of_ours_calls_nothing_of_numpy_that_imports(layer: str) -> None:
     calls = re.compile(r"np\.(unique|isin|in1d|intersect1d|setdiff1d|union1d|ma)\b")
-    of_the_program = {"averages.py", "call_tree.py"}  # in its threads, when it asks
+    of_the_program = {"averages.py", "build_tree.py", "measures.py"}  # in its threads, when it asks
     sources = [path for path in (PACKAGE / layer).rglob("*.py") if path.name not in of_the_program]
     assert sources
     assert not [path.name for path in sources if calls.search(path.read_text(encoding="utf-8"))]
@@ -142,7 +146,10 @@ def arrows(sources: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def _module_in(name: str, sources: Mapping[str, str]) -> str:
-    """The module that a name is, or is in; a package's name alone is its ``__init__``. Empty outside the package."""
+    """The module that a name is, or is in; a package's name alone is its ``__init__``.
+
+    Empty outside the package.
+    """
     while name and name not in sources and f"{name}.__init__" not in sources:
         name = name.rpartition(".")[0]
     return name if name in sources or not name else f"{name}.__init__"
@@ -164,7 +171,9 @@ def circle(edges: Mapping[str, set[str]]) -> list[str]:
 
 
 def package_sources() -> dict[str, str]:
-    """All but the package's ``__init__``, which resolves names at first use, and in which the extensions are found."""
+    """All but the package's ``__init__``, which resolves names at first use, and in which the
+    extensions are found.
+    """
     return {
         name: path.read_text(encoding="utf-8")
         for name, path in modules()

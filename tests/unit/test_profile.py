@@ -1,8 +1,11 @@
-"""profile(...): a capture of its own, with the questions one asks a profile, and what torch.profiler.profile takes."""
+"""profile(...): a capture of its own, with the questions one asks a profile, and what
+torch.profiler.profile takes.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -11,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from helpers.timeouts import PATIENCE_S
+from helpers.trace_files import read_trace
 from otel_recfn import RecordScope, profile, record_function
+from otel_recfn.cli import main
 from otel_recfn.errors import RecfnError, SettingError
-from timeouts import PATIENCE_S
 
 
 def names(prof: profile) -> list[str]:
@@ -121,7 +126,7 @@ def test_the_tree_has_a_path_for_each_place_and_the_same_times_as_the_averages()
 def test_a_tree_of_modules_needs_modules() -> None:
     with profile(modules=False) as prof:
         pass
-    with pytest.raises(SettingError, match="don't set modules=False"):
+    with pytest.raises(SettingError, match="drop modules=False or with_modules=False"):
         prof.tree("module")
     assert len(prof.tree()) == 0
     assert "Name" in str(prof.tree())
@@ -149,7 +154,10 @@ print([event.name for event in prof.events()], flush=True)
 
 
 def test_a_program_may_exit_while_a_profile_runs() -> None:
-    program = "from otel_recfn import profile, record_function; p = profile(); p.start(); record_function('x').__enter__()"
+    program = (
+        "from otel_recfn import profile, record_function; p = profile(); p.start();"
+        " record_function('x').__enter__()"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -171,8 +179,61 @@ def test_what_is_lost_is_told_by_the_profile_its_table_and_the_log(
     told = "Lost, and not in these sums: event_store.dropped.store_full=20\n"
     assert prof.key_averages().table().endswith(told)
     assert prof.key_averages()[:1].table().endswith(told)
-    expected = "otel-recfn lost event_store.dropped.store_full=20: more ran than is kept; raise max_events, or record a shorter time"
+    expected = (
+        "otel-recfn lost event_store.dropped.store_full=20: more ran than is kept; raise"
+        " max_events, or record a shorter time"
+    )
     assert expected in caplog.messages
+
+
+STORE_FULL = "event_store.dropped.store_full=20"
+
+
+@pytest.fixture(scope="module")
+def full() -> profile:
+    """A profile that has lost 20 ranges."""
+    with profile(max_events=10) as prof:
+        for _ in range(30):
+            with record_function("range"):
+                pass
+    return prof
+
+
+@pytest.mark.parametrize("by", ["name", "thread", "module"])
+def test_each_tree_says_what_was_lost(full: profile, by: Any) -> None:
+    tree = full.tree(by)
+    said = f"Lost, and not in these sums: {STORE_FULL}"
+    assert [text.splitlines()[-1] for text in (str(tree), tree.table(row_limit=0))] == [said, said]
+    assert repr(tree).endswith(f"10 ranges; lost: {STORE_FULL}>")
+
+
+@pytest.mark.parametrize("form", ["html", "md", "json"])
+def test_each_report_says_what_was_lost(full: profile, tmp_path: Path, form: str) -> None:
+    full.report(tmp_path / f"r.{form}")
+    text = (tmp_path / f"r.{form}").read_text().replace("\\_", "_")
+    assert f"Lost, and not in these pictures: {STORE_FULL}." in text
+
+
+def test_a_profile_and_a_notebook_without_scripts_say_what_was_lost(full: profile) -> None:
+    assert repr(full) == f"<profile of 10 events; lost: {STORE_FULL}; print() shows them>"
+    assert str(full).splitlines()[-1] == f"Lost, and not in these sums: {STORE_FULL}"
+    html = full._repr_html_()
+    assert html is not None
+    without_scripts, _, _ = html.partition("<iframe")
+    assert f"<p>Lost, and not in these pictures: {STORE_FULL}.</p>" in without_scripts
+
+
+@pytest.mark.parametrize("form", ["md", "json"])
+def test_an_exported_trace_and_the_report_of_it_say_what_was_lost(
+    full: profile, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    path = tmp_path / "t.json.gz"
+    full.export_chrome_trace(path)
+    assert read_trace(path)["lost"] == 20
+    assert main(["report", str(path), "--format", form]) == 0
+    assert f"{path}: 20 events were lost as it was recorded." in capsys.readouterr().out.replace(
+        "\\_", "_"
+    )
 
 
 def test_where_nothing_is_lost_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -209,6 +270,26 @@ def test_the_steps_of_a_schedule_are_recorded_and_each_cycle_is_handed_over() ->
     assert prof.step_num == 9
 
 
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_schedule_that_never_recorded_is_said_to_wait(steps: int) -> None:
+    with profile(schedule=lambda number: "RECORD" if number == 100 else "NONE") as prof:
+        train(prof, steps)
+    with pytest.raises(
+        RecfnError, match=f"recorded no step: {steps} ended, and its schedule waits for 100; "
+    ):
+        prof.events()
+    assert str(prof) == "<profile that recorded no step>"
+
+
+def test_a_schedule_that_records_nothing_is_said_to_do_so() -> None:
+    with profile(schedule=["NONE"].__getitem__) as prof:
+        pass
+    with pytest.raises(
+        RecfnError, match="recorded no step: 0 ended, and its schedule records none; "
+    ):
+        prof.key_averages()
+
+
 def test_what_is_recorded_at_the_end_is_handed_over_too() -> None:
     ready: list[int] = []
     with profile(
@@ -242,17 +323,70 @@ def test_what_the_handler_raises_is_the_programs_and_nothing_records_on() -> Non
         prof.stop()
 
 
+def test_what_the_schedule_raises_is_the_programs_and_a_profile_can_begin_anew() -> None:
+    wrong = {1}
+
+    def schedule(number: int) -> str:
+        if number in wrong:
+            raise ValueError(f"no step {number}")
+        return "RECORD"
+
+    prof = profile(schedule=schedule)
+    with pytest.raises(ValueError, match="no step 1"), prof:
+        prof.step()
+    wrong.clear()
+    with prof, record_function("work"):
+        pass
+    assert names(prof) == ["ProfilerStep#0", "work"]
+    wrong.add(0)
+    with pytest.raises(ValueError, match="no step 0"), prof:
+        pass
+
+
+def test_without_a_schedule_a_step_is_no_range() -> None:
+    with profile() as prof:
+        with record_function("work"):
+            pass
+        prof.step()
+    assert (names(prof), prof.step_num) == (["work"], 1)
+
+
 def test_a_step_outside_of_a_run_is_refused() -> None:
     with pytest.raises(RecfnError, match="isn't running"):
         profile().step()
 
 
-@pytest.mark.parametrize("name", ["with_tack", "execution_observer"])
-def test_what_it_does_not_take_is_said(name: str) -> None:
-    with pytest.raises(
-        SettingError, match=rf"profile\(\) has no {name}; it has scopes, .*schedule, on_trace_ready"
-    ):
+@pytest.mark.parametrize(
+    ("name", "way_out"),
+    [
+        ("with_tack", r"did you mean with_stack\?"),
+        ("execution_observer", "there are scopes, .*schedule, on_trace_ready"),
+    ],
+)
+def test_what_it_does_not_take_is_said(name: str, way_out: str) -> None:
+    with pytest.raises(SettingError, match=rf"profile\(\) has no {name}; {way_out}"):
         profile(**{name: None})
+
+
+@pytest.mark.parametrize("path", [3, None, True, b"trace.json"])
+@pytest.mark.parametrize("write", ["report", "export_chrome_trace", "export_stacks"])
+def test_what_is_no_path_is_refused(write: str, path: Any) -> None:
+    with profile(with_stack=True) as prof, record_function("work"):
+        pass
+    with pytest.raises(
+        SettingError,
+        match=r"^path=.* is not allowed; allowed: the path of a file, a str or a pathlib.Path$",
+    ):
+        getattr(prof, write)(path)
+
+
+def test_what_is_no_number_of_lines_is_refused() -> None:
+    with profile(with_stack=True) as prof, record_function("work"):
+        pass
+    with pytest.raises(
+        SettingError, match=r"^group_by_stack_n='3' is not allowed; allowed: a whole number from -1"
+    ):
+        prof.key_averages(group_by_stack_n="3")  # type: ignore[arg-type]
 
 
 OF_TORCH_PROFILER_ALONE = {
@@ -291,7 +425,7 @@ def test_activities_of_a_gpu_are_one_warning(caplog: pytest.LogCaptureFixture) -
 
 @pytest.mark.parametrize("wrong", ["CPU", 1])
 def test_activities_are_a_list(wrong: Any) -> None:
-    with pytest.raises(SettingError, match="a list of torch"):
+    with pytest.raises(SettingError, match="a list of one or more of torch"):
         profile(activities=wrong)
 
 
@@ -299,6 +433,7 @@ def test_stacks_for_flame_graphs(tmp_path: Path) -> None:
     with profile(with_stack=True) as prof, record_function("outer"):
         sum(range(200_000))
     prof.export_stacks(tmp_path / "stacks.txt")
+    assert stat.S_IMODE((tmp_path / "stacks.txt").stat().st_mode) == 0o600
     [line] = (tmp_path / "stacks.txt").read_text().splitlines()
     stack, _, us = line.rpartition(" ")
     assert " " not in stack
@@ -308,6 +443,94 @@ def test_stacks_for_flame_graphs(tmp_path: Path) -> None:
         profile().export_stacks(tmp_path / "none.txt")
     with pytest.raises(SettingError, match="with_stack=True"):
         profile().key_averages(group_by_stack_n=1)
+
+
+def test_stacks_by_a_metric_of_a_device_are_none(tmp_path: Path) -> None:
+    with profile(with_stack=True) as prof, record_function("outer"):
+        sum(range(200_000))
+    for device in ("cuda", "xpu", "privateuse1"):
+        prof.export_stacks(tmp_path / device, f"self_{device}_time_total")
+        assert (tmp_path / device).read_text() == ""
+    allowed = (
+        "self_cpu_time_total, self_cuda_time_total, self_xpu_time_total,"
+        " self_privateuse1_time_total"
+    )
+    with pytest.raises(ValueError, match=f"^metric='cpu_time' is not allowed; allowed: {allowed}$"):
+        prof.export_stacks(tmp_path / "none", "cpu_time")
+
+
+@pytest.mark.parametrize("suffix", ["html", "md", "json"])
+def test_a_new_report_is_for_its_user_alone(tmp_path: Path, suffix: str) -> None:
+    with profile() as prof, record_function("work"):
+        pass
+    prof.report(tmp_path / f"report.{suffix}")
+    assert stat.S_IMODE((tmp_path / f"report.{suffix}").stat().st_mode) == 0o600
+
+
+def test_rows_of_averages_know_the_first_range_and_add_up() -> None:
+    with profile() as prof, record_function("outer"):
+        for _ in range(2):
+            with record_function("inner"):
+                pass
+    outer, inner = prof.key_averages()
+    assert (outer.cpu_parent, [child.name for child in outer.cpu_children]) == (
+        None,
+        ["inner", "inner"],
+    )
+    assert inner.cpu_parent.name == "outer"
+    assert (outer.is_user_annotation, outer.scope, outer.event_id) == (
+        True,
+        RecordScope.USER_SCOPE,
+        prof.events()[0].event_id,
+    )
+    whole = inner.cpu_time_total
+    [_, again] = prof.key_averages()
+    assert inner.add(again) is inner
+    inner += again
+    assert (inner.count, inner.cpu_time_total, inner.cpu_time) == (
+        6,
+        pytest.approx(3 * whole),
+        pytest.approx(whole / 2),
+    )
+    with pytest.raises(
+        ValueError, match=r"^the sums of 'outer' can't be added to those of 'inner'"
+    ):
+        inner.add(outer)
+
+
+def test_events_can_be_put_into_each_other_as_torchs() -> None:
+    with profile() as prof, record_function("first"), record_function("inside"):
+        pass
+    with profile() as other, record_function("second"):
+        pass
+    first, inside = prof.events()
+    [second] = other.events()
+    before, known = first.self_cpu_time_total, {first: "first", second: "second"}
+    first.append_cpu_child(second)
+    second.set_cpu_parent(first)
+    first.append_kernel("kernel", 0, 2.5)
+    assert (first.cpu_children, second.cpu_parent) == ([inside, second], first)
+    assert first.self_cpu_time_total == pytest.approx(before - second.cpu_time_total)
+    assert (first.kernels, inside.kernels) == ([("kernel", 0, 2.5)], [])
+    assert [known[first], known[second]] == ["first", "second"]
+
+
+def test_in_a_program_without_torch_events_have_no_device_type() -> None:
+    program = """if True:
+        from otel_recfn import profile, record_function
+        with profile() as prof, record_function("work"):
+            pass
+        [event], [row] = prof.events(), prof.key_averages()
+        assert event.device_type is row.device_type is None
+        assert (event.activity_type, event.device_time_str) == ("user_annotation", "0.000us")
+    """
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
+
+
+def test_events_can_be_members_of_a_set() -> None:
+    with profile() as prof, record_function("first"), record_function("second"):
+        pass
+    assert len({*prof.events(), *prof.events()}) == 2
 
 
 def test_a_notebook_and_a_terminal_show_it() -> None:

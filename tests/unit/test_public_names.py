@@ -13,49 +13,60 @@ from dataclasses import fields
 import pytest
 
 import otel_recfn
+from helpers.timeouts import PATIENCE_S
 from otel_recfn import errors, legacy, observing
 from otel_recfn.settings.table import ProfileSettings, Settings
-from timeouts import PATIENCE_S
 
-NAMES = """
-    DebugInfoGuard DebugInfoKind DisableRecordFunctionGuard INVALID_CALLBACK_HANDLE InMemorySink NUM_SCOPES
-    OtelRecordFunctionInstrumentor PropagatingExecutor PropagatingThread PythonCalls RecordFunction RecordFunctionCallback
-    RecordFunctionGuard RecordFunctionTLS RecordScope StepCallbacks ThreadLocalState ThreadLocalStateGuard __version__
-    add_global_callback add_thread_local_callback call_end_callbacks_on_future clear_callbacks clear_global_callbacks
-    clear_thread_local_callbacks debug_info_get debug_info_peek debug_info_pop debug_info_push disable_callback
-    enable_record_function get_record_function_tls get_step_callbacks get_step_callbacks_unless_empty has_callbacks
-    has_global_callbacks has_thread_local_callbacks is_record_function_enabled profile propagate
-    record_edge_scope_with_debug_handle_and_inputs record_function record_function_enter record_function_enter_new
-    record_function_exit record_function_with_inputs record_function_with_inputs_outputs record_function_with_scope
-    record_function_with_scope_inputs_outputs record_outputs record_torchscript_function record_user_scope
-    record_with_scope_debug_handle_and_inputs reenable_callback remove_callback set_record_function_seed_for_testing
-    set_record_function_tls step
+NAMES = (
+    "InMemorySink OtelRecordFunctionInstrumentor PythonCalls RecordScope Sink __version__ profile"
+    " record_function step"
+)
+NAMES_OF_OBSERVING = """
+    DebugInfoGuard DebugInfoKind DisableRecordFunctionGuard INVALID_CALLBACK_HANDLE NUM_SCOPES
+    PropagatingExecutor PropagatingThread RecordFunction RecordFunctionCallback
+    RecordFunctionGuard RecordFunctionTLS StepCallbacks ThreadLocalState ThreadLocalStateGuard
+    add_global_callback add_thread_local_callback call_end_callbacks_on_future clear_callbacks
+    clear_global_callbacks clear_thread_local_callbacks debug_info_get debug_info_peek
+    debug_info_pop debug_info_push disable_callback enable_record_function
+    get_record_function_tls get_step_callbacks get_step_callbacks_unless_empty has_callbacks
+    has_global_callbacks has_thread_local_callbacks is_record_function_enabled propagate
+    record_edge_scope_with_debug_handle_and_inputs record_function_enter
+    record_function_enter_new record_function_exit record_function_with_inputs
+    record_function_with_inputs_outputs record_function_with_scope
+    record_function_with_scope_inputs_outputs record_outputs record_torchscript_function
+    record_user_scope record_with_scope_debug_handle_and_inputs reenable_callback
+    remove_callback set_record_function_seed_for_testing set_record_function_tls
 """
 NAMES_OF_LEGACY = """
-    ActiveProfilerType CudaRecord CudaStubs EventKind LegacyEvent ProfilerConfig ProfilerDisableOptions ProfilerError
-    ProfilerState RecordProfile TLSLegacyProfilerGuard ThreadEventLists ThreadEvents TorchRecord add_event_list
-    disable_profiler_legacy enable_profiler_legacy mark profiler_config profiler_enabled profiler_type register_cuda_methods
+    ActiveProfilerType CudaRecord CudaStubs EventKind LegacyEvent ProfilerConfig
+    ProfilerDisableOptions ProfilerError ProfilerState RecordProfile TLSLegacyProfilerGuard
+    ThreadEventLists ThreadEvents TorchRecord add_event_list disable_profiler_legacy
+    enable_profiler_legacy mark profiler_config profiler_enabled profiler_type register_cuda_methods
     torch_records write_profiler_events_to_stream
 """
 ERRORS = """
-    CacheUnsafe CallRefused DebugInfoError GeneratorError InputsError ObserverUnavailable OperatorMissingError ProfilerError
-    RangeOver RecfnError RecorderUnavailable SamplingProbabilityError SchemaError SettingError TraceError TraceFileError
-    UnknownHandleError
+    CacheUnsafe CallRefused DebugInfoError GeneratorError InputsError ObserverUnavailable
+    OperatorMissingError ProfilerError RangeOver RecfnError RecorderUnavailable
+    SamplingProbabilityError SchemaError SettingError TraceError TraceFileError UnknownHandleError
 """
 SETTINGS = """
-    tracer_provider meter_provider scopes chrome_trace roots_per_second detail span_budget ordinary_span_budget
-    trace_span_budget spans_per_second span_names exit_timeout_s record_shapes modules python_calls sinks span_hook
-    span_exporter enabled buffer_bytes export_request_bytes open_range_s
+    tracer_provider meter_provider scopes chrome_trace roots_per_second detail span_budget
+    ordinary_span_budget trace_span_budget spans_per_second span_names exit_timeout_s record_shapes
+    modules python_calls sinks span_hook span_exporter enabled buffer_bytes export_request_bytes
+    open_range_s
 """
 SETTINGS_OF_PROFILES = """
-    scopes record_shapes with_flops with_stack profile_memory modules python_calls max_events activities schedule
-    on_trace_ready with_modules
+    scopes record_shapes with_flops with_stack profile_memory modules python_calls max_events
+    activities schedule on_trace_ready with_modules
 """
 
 
 def test_the_names_that_programs_may_use_are_these() -> None:
-    """A name that is added, renamed or taken away is a change for them: here, in the docs, and in the changelog."""
+    """A name that is added, renamed or taken away is a change for them: here, in the docs, and
+    in the changelog.
+    """
     assert sorted(otel_recfn.__all__) == NAMES.split()
+    assert {*NAMES_OF_OBSERVING.split()} <= {*dir(observing)}
     assert {*NAMES_OF_LEGACY.split()} <= {*dir(legacy)}
     assert {*ERRORS.split()} <= {*dir(errors)}
     assert [each.name for each in fields(Settings)] == SETTINGS.split()
@@ -63,7 +74,9 @@ def test_the_names_that_programs_may_use_are_these() -> None:
 
 
 def test_no_module_of_the_package_has_the_name_of_something_public() -> None:
-    """Importing a submodule sets it as an attribute of the package, where it would hide the public name."""
+    """Importing a submodule sets it as an attribute of the package, where it would hide the
+    public name.
+    """
     modules = {module.name for module in pkgutil.iter_modules(otel_recfn.__path__)}
     assert modules.isdisjoint(otel_recfn.__all__)
 
@@ -81,7 +94,10 @@ def test_names_are_found_after_everything_was_imported() -> None:
 @pytest.mark.parametrize("module", ["otel_recfn", "otel_recfn.tracing"])
 def test_a_public_module_tells_its_names_before_their_first_use(module: str) -> None:
     """As a prompt's completion asks for them."""
-    program = f"import {module} as module; missing = {{*module.__all__}} - {{*dir(module)}}; assert not missing, missing"
+    program = (
+        f"import {module} as module; missing = {{*module.__all__}} - {{*dir(module)}}; assert not"
+        " missing, missing"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
 
 
@@ -89,14 +105,23 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(otel_recfn, "no_such_name")
 
 
-def test_every_name_of_the_observer_runtime_is_the_packages_too() -> None:
-    handed_on = {
+@pytest.mark.parametrize("name", NAMES_OF_OBSERVING.split())
+def test_a_name_that_moved_is_still_found_in_the_package(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"otel_recfn.observing.{name};") as warned:
+        found = getattr(otel_recfn, name)
+    assert found is getattr(observing, name)
+    assert warned[0].filename == __file__
+    assert name not in dir(otel_recfn)
+
+
+def test_observing_has_no_name_that_is_not_listed() -> None:
+    found = {
         name
         for name, value in vars(observing).items()
         if name[0] != "_" and not inspect.ismodule(value)
     }
-    assert handed_on - {"TracedRange", "trace_instead"} <= set(otel_recfn.__all__)
-    assert otel_recfn.NUM_SCOPES == len(otel_recfn.RecordScope) == 10
+    assert found - {"TracedRange", "trace_instead"} == {*NAMES_OF_OBSERVING.split()}
+    assert observing.NUM_SCOPES == len(otel_recfn.RecordScope) == 10
 
 
 def test_every_error_of_the_package_can_be_imported_from_one_module() -> None:
@@ -119,5 +144,8 @@ def _subclasses(kind: type[BaseException]) -> Iterator[type[BaseException]]:
 
 
 def test_the_module_of_errors_imports_little() -> None:
-    program = "import sys; from otel_recfn.errors import SettingError; assert not {'numpy', 'torch'} & {*sys.modules}"
+    program = (
+        "import sys; from otel_recfn.errors import SettingError; assert not {'numpy', 'torch'} &"
+        " {*sys.modules}"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)

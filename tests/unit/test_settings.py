@@ -1,4 +1,6 @@
-"""One table has every setting; docstrings, docs/settings.md, README.md and the code say the same; ``python_calls`` in words."""
+"""One table has every setting; docstrings, docs/settings.md, README.md and the code say the
+same; ``python_calls`` in words.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,10 @@ from otel_recfn.batches.selection import RECORD_FUNCTIONS
 from otel_recfn.errors import SettingError
 from otel_recfn.model.events import Extra
 from otel_recfn.model.python_calls import ALL_CALLS, together
-from otel_recfn.settings.table import (
-    PROCESS_VARIABLES,
-    PROFILE_SETTINGS,
-    SETTINGS,
-    ProfileSettings,
-    Setting,
-    Settings,
-    selected,
-)
+from otel_recfn.settings.selecting import selected
+from otel_recfn.settings.setting import Setting
+from otel_recfn.settings.table import PROFILE_SETTINGS, SETTINGS, ProfileSettings, Settings
+from otel_recfn.settings.variables import PROCESS_VARIABLES, wrong_variables
 
 ROOT = Path(__file__).parents[2]
 
@@ -156,14 +153,69 @@ def test_a_default_is_an_allowed_value_and_holds_where_nobody_says_otherwise(
 @pytest.mark.parametrize(
     "setting", [each for each in SETTINGS if each.variable], ids=lambda setting: setting.name
 )
-def test_what_the_environment_can_say_is_refused_with_what_is_allowed(setting: Setting) -> None:
-    with pytest.raises(
-        SettingError,
-        match=re.escape(
-            f"{setting.variable}='no such value' is not allowed; allowed: {setting.kind.allowed}"
-        ),
-    ):
-        Settings.resolve({}, {setting.variable: "no such value"})
+def test_what_the_environment_can_say_is_ignored_and_told_with_what_is_allowed(
+    setting: Setting,
+) -> None:
+    environment = {setting.variable: "no such value"}
+    assert Settings.resolve({}, environment) == Settings()
+    [message] = wrong_variables(environment)
+    assert message.startswith(
+        f"{setting.variable}='no such value' is not allowed; allowed: {setting.kind.allowed}. It is"
+        " ignored"
+    )
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [each for each in SETTINGS if each.variable and each.default_in_words == "none"],
+    ids=lambda setting: setting.name,
+)
+def test_none_is_taken_where_the_page_has_it_as_the_default(setting: Setting) -> None:
+    for text in ("none", "None"):
+        assert (
+            getattr(Settings.resolve({}, {setting.variable: text}), setting.name) == setting.default
+        )
+        assert wrong_variables({setting.variable: text}) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("8388608", 8 << 20),
+        ("8_388_608", 8 << 20),
+        ("+8388608", 8 << 20),
+        ("8MiB", 8 << 20),
+        (" 512 kib ", 512 << 10),
+        ("3.5MiB", 7 << 19),
+        ("1GiB", 1 << 30),
+        ("5000B", 5000),
+    ],
+)
+def test_a_size_in_a_variable_may_have_a_unit(text: str, meant: int) -> None:
+    assert Settings.resolve({}, {"OTEL_RECFN_BUFFER_BYTES": text}).buffer_bytes == meant
+
+
+@pytest.mark.parametrize(
+    "text", ["8MB", "MiB", "8 MiB 3", "-8MiB", "0.3KiB", "1.2.3MiB", "2GiB", "1KiB", "_"]
+)
+def test_what_is_no_size_is_ignored_and_told(text: str) -> None:
+    [message] = wrong_variables({"OTEL_RECFN_BUFFER_BYTES": text})
+    allowed = (
+        "a whole number of bytes from 4096 to 1073741824; in the environment also with a unit, as"
+        " 8MiB or 512 KiB"
+    )
+    assert f"allowed: {allowed}. It is ignored" in message
+    assert Settings.resolve({}, {"OTEL_RECFN_BUFFER_BYTES": text}).buffer_bytes == 8 << 20
+
+
+def test_of_two_variables_that_contradict_each_other_one_is_ignored() -> None:
+    environment = {"OTEL_RECFN_TRACE_SPAN_BUDGET": "10", "OTEL_RECFN_SPAN_BUDGET": "200"}
+    assert Settings.resolve({}, environment) == Settings(span_budget=200)
+    [message] = wrong_variables(environment)
+    assert message.startswith(
+        "OTEL_RECFN_TRACE_SPAN_BUDGET=10 is below OTEL_RECFN_SPAN_BUDGET=200; raise"
+        " OTEL_RECFN_TRACE_SPAN"
+    )
 
 
 BUDGETS = ("span_budget", "ordinary_span_budget", "trace_span_budget", "spans_per_second")
@@ -198,12 +250,14 @@ def test_a_budget_wins_over_the_detail_wherever_each_is_set(name: str, number: i
         )
 
 
-def test_an_unknown_keyword_is_refused_with_those_that_there_are() -> None:
+def test_unknown_keywords_are_refused_each_with_its_way_out() -> None:
     with pytest.raises(
         SettingError,
-        match=r"no such setting; allowed: tracer_provider, meter_provider, scopes, .*open_range_s$",
+        match=(
+            r"^chrome_tarce is not .*; did you mean chrome_trace\?. xyz is .*; there are tracer_pro"
+        ),
     ):
-        Settings.resolve({"chrome_tarce": "trace.json"}, {})
+        Settings.resolve({"chrome_tarce": "trace.json", "xyz": 1}, {})
 
 
 VARIABLE = "OTEL_RECFN_PYTHON_CALLS"
@@ -244,8 +298,8 @@ def test_what_the_environment_says(text: str, meant: bool | PythonCalls) -> None
     ],
 )
 def test_what_the_environment_can_not_say(text: str) -> None:
-    with pytest.raises(SettingError, match=rf"^{VARIABLE}=.*include=my_app,my_lib;max_depth=20$"):
-        Settings.resolve({}, {VARIABLE: text})
+    [message] = wrong_variables({VARIABLE: text})
+    assert re.search(rf"^{VARIABLE}=.*include=my_app,my_lib;max_depth=20. It is ignored", message)
 
 
 def test_a_keyword_selects_these_calls() -> None:

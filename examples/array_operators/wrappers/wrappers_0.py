@@ -1,5 +1,6 @@
 # Written by otel-recfn codegen, which overwrites changes:
-#     otel-recfn codegen --schema operators.yaml --dispatch array_operators.kernels --shards 1 --out ...
+#     otel-recfn codegen --schema operators.yaml --dispatch array_operators.kernels \
+#         --shards 1 --out ...
 # fmt: off
 # ruff: noqa
 # mypy: disable-error-code="comparison-overlap, no-any-return"

@@ -1,8 +1,10 @@
 """Set operations on columns of numbers. numpy's own import ``numpy.ma`` when they are first called.
 
-Our threads must not import anything: a forked child would wait for ever for a module that its parent was importing.
+Our threads must not import anything: a forked child would wait for ever for a module that its
+parent was importing.
 
-And several stretches of a column, one after the other.
+And several stretches of a column, one after the other; and ways through a column of places that
+lead to other places.
 """
 
 from __future__ import annotations
@@ -27,6 +29,17 @@ class Groups(NamedTuple):
     """The count of each."""
 
 
+def equals(numbers: Numbers, value: int) -> NDArray[np.bool_]:
+    """A mask of the ``numbers`` that are ``value``.
+
+    They are compared in the column's own type. To numpy a member of an IntEnum is an int64, to
+    which it would cast a long column of bytes through a buffer. Where there is no memory for a
+    buffer, it sets the error without the GIL, and crashes.
+    """
+    mask: NDArray[np.bool_] = numbers == numbers.dtype.type(value)
+    return mask
+
+
 def distinct(numbers: Numbers) -> Numbers:
     """The distinct numbers, ascending."""
     ordered = np.sort(numbers)
@@ -47,9 +60,9 @@ def is_in(numbers: Numbers, others: Numbers | Sequence[int]) -> NDArray[np.bool_
     ordered = np.sort(np.asarray(others, dtype=numbers.dtype))
     if not len(ordered) or not len(numbers):
         return np.zeros(len(numbers), dtype=np.bool_)
-    place = np.searchsorted(ordered, numbers)
-    place[place == len(ordered)] = 0
-    found: NDArray[np.bool_] = ordered[place] == numbers
+    index = np.searchsorted(ordered, numbers)
+    index[index == len(ordered)] = 0
+    found: NDArray[np.bool_] = ordered[index] == numbers
     return found
 
 
@@ -59,16 +72,39 @@ def _is_first(ordered: Numbers) -> NDArray[np.bool_]:
     return first
 
 
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 
-def places_in(begins: Places, lengths: Places) -> Places:
+def indices_in(begins: Indices, lengths: Indices) -> Indices:
     """The places of all elements of stretches, given by where each begins and how long it is."""
     skipped = np.cumsum(lengths) - lengths
-    places: Places = np.arange(int(lengths.sum())) + np.repeat(begins - skipped, lengths)
-    return places
+    indices: Indices = np.arange(int(lengths.sum())) + np.repeat(begins - skipped, lengths)
+    return indices
 
 
-def begins_of(ends: Places, which: Places) -> Places:
+def begin_offsets(ends: Indices, which: Indices) -> Indices:
     """The begins of some stretches, of consecutive stretches that end at ``ends``."""
     return np.where(which > 0, ends[which - 1], 0)
+
+
+def nearest(parent: Indices, wanted: NDArray[np.bool_]) -> Indices:
+    """The nearest wanted place for each place: itself, or else one that ``parent`` leads to from
+    it; -1 if there is none.
+    """
+    top = len(parent)
+    reached: Indices = np.append(
+        np.where(wanted, np.arange(top), np.where(parent >= 0, parent, top)), top
+    )
+    while not np.array_equal(doubled := reached[reached], reached):
+        reached = doubled  # twice as far each time, as calls may nest as deep as there are calls
+    return np.where(reached[:-1] == top, -1, reached[:-1])
+
+
+def sums_upwards(parent: Indices, amounts: Indices) -> Indices:
+    """The amount of each place, and of all that ``parent`` leads to from it."""
+    sums: Indices = amounts.copy()
+    reached: Indices = parent.copy()
+    while len(inside := np.flatnonzero(reached >= 0)):
+        sums[inside] += sums[reached[inside]]
+        reached[inside] = reached[reached[inside]]
+    return sums

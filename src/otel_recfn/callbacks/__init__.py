@@ -1,1 +1,3 @@
-"""RecordFunction for Python programs: callbacks, ranges that run them, and the state that a thread passes to other threads."""
+"""RecordFunction for Python programs: callbacks, ranges that run them, and the state that a
+thread passes to other threads.
+"""

@@ -1,14 +1,17 @@
-"""``RecordFunctionCallback``: a pair of functions to run when a range begins and ends; and on which ranges they run.
+"""``RecordFunctionCallback``: a pair of functions to run when a range begins and ends; and on which
+ranges they run.
 
-    RecordFunctionCallback(start, end).needs_inputs(True).scopes({RecordScope.USER_SCOPE}).sampling_prob(0.01)
+    RecordFunctionCallback(start,
+    end).needs_inputs(True).scopes({RecordScope.USER_SCOPE}).sampling_prob(0.01)
 
-As with ``at::RecordFunctionCallback``, each property is a method of two forms: with an argument it sets and returns the object,
-so that calls chain; without one it returns the value.
+As with ``at::RecordFunctionCallback``, each property is a method of two forms: with an argument it
+sets and returns the object, so that calls chain; without one it returns the value.
 
-Whether a sampled callback runs is not drawn at each range. Instead we draw how many ranges pass until it runs next (a number of
-the geometric distribution), and count ranges. So sampled callbacks cost the same however many there are, because only the next
-one that runs is waited for. Each thread has draws of its own: threads share nothing, and a seed makes a
-thread's samples repeatable (source: PyTorch's per-thread cache of active callbacks).
+Whether a sampled callback runs is not drawn at each range. Instead we draw how many ranges pass
+until it runs next (a number of the geometric distribution), and count ranges. So sampled callbacks
+cost the same however many there are, because only the next one that runs is waited for. Each thread
+has draws of its own: threads share nothing, and a seed makes a thread's samples repeatable (source:
+PyTorch's per-thread cache of active callbacks).
 """
 
 from __future__ import annotations
@@ -23,15 +26,24 @@ from otel_recfn.errors import SamplingProbabilityError
 from otel_recfn.model.events import RecordScope, scopes_mask
 
 StartCallback: TypeAlias = "Callable[[Any], Any]"
-"""A start callback: called with the RecordFunction, ours or PyTorch's; returns the observer context for the end callback."""
+"""A start callback: called with the RecordFunction, ours or PyTorch's; returns the observer
+context for the end callback.
+"""
 EndCallback: TypeAlias = "Callable[[Any, Any], Any]"
-"""An end callback: called with the RecordFunction and the observer context, unless the start raised and was removed."""
+"""An end callback: called with the RecordFunction and the observer context, unless the start
+raised and was removed.
+"""
 ShouldRun: TypeAlias = Callable[[RecordScope], bool]
 T = TypeVar("T")
 
+INVALID_CALLBACK_HANDLE = 0
+"""A handle that no callback has."""
+
 
 def _two_forms(check: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """A property with two forms, named as the method, which turns what is given into what is kept."""
+    """A property with two forms, named as the method, which turns what is given into what is
+    kept.
+    """
     attribute = f"_{check.__name__}"
 
     @wraps(check)
@@ -47,10 +59,15 @@ def _two_forms(check: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 class RecordFunctionCallback:
     """A start callback, an end callback, and the ranges on which they run.
 
-    They always run as a pair: where the start isn't called, because its range wasn't sampled, the end isn't either.
+    They always run as a pair: where the start isn't called, because its range wasn't sampled, the
+    end isn't either.
+
+    Each property is a method: ``needs_inputs(True)`` sets it and returns the callback,
+    ``needs_inputs()`` returns its value.
 
     Args:
-        start: called with the RecordFunction when a range begins; may return an observer context. None: nothing to do then.
+        start: called with the RecordFunction when a range begins; may return an observer context.
+            None: nothing to do then.
         end: called with the RecordFunction and that context when the range ends.
     """
 
@@ -67,7 +84,8 @@ class RecordFunctionCallback:
     )
 
     def __init__(self, start: StartCallback | None, end: EndCallback | None = None) -> None:
-        self._start, self._end = _callable_or_none("start", start), _callable_or_none("end", end)
+        self._start = _callable_or_none("start", start)
+        self._end = _callable_or_none("end", end)
         self._needs_inputs = self._needs_outputs = self._needs_ids = False
         self._sampling_prob = 1.0
         self._scopes = frozenset(RecordScope)
@@ -113,7 +131,9 @@ class RecordFunctionCallback:
 
     @_two_forms
     def should_run(self, predicate: ShouldRun) -> ShouldRun | None:
-        """A predicate, called with the scope, that decides for each range of a selected scope; it replaces sampling."""
+        """A predicate, called with the scope, that decides for each range of a selected scope;
+        it replaces sampling.
+        """
         return _callable_or_none("should_run", predicate)
 
     def check_scope(self, scope: RecordScope) -> bool:
@@ -137,7 +157,10 @@ class CallbackEntry(NamedTuple):
 
 
 Entries: TypeAlias = tuple[CallbackEntry, ...]
-"""Callbacks in the order of their handles. The tuple is replaced and never changed, so that an open range keeps its own."""
+"""Callbacks in the order of their handles.
+
+The tuple is replaced and never changed, so that an open range keeps its own.
+"""
 
 
 # --- which run on the next range of a scope in a thread
@@ -145,7 +168,9 @@ Entries: TypeAlias = tuple[CallbackEntry, ...]
 NEVER = 1 << 62
 
 Ask: TypeAlias = Callable[[CallbackEntry, RecordScope], bool]
-"""A function that says whether a callback with ``should_run`` runs on the range of that scope that begins now."""
+"""A function that says whether a callback with ``should_run`` runs on the range of that scope
+that begins now.
+"""
 
 
 class StartEndPair(NamedTuple):
@@ -173,7 +198,10 @@ class StepCallbacks(NamedTuple):
 
 
 def tries_until_run(generator: Random, probability: float) -> int:
-    """The number of ranges until one is observed, that one included. ``probability``: above 0, below 1."""
+    """The number of ranges until one is observed, that one included.
+
+    ``probability``: above 0, below 1.
+    """
     return 1 + int(math.log(1.0 - generator.random()) / math.log1p(-probability))
 
 
@@ -194,7 +222,8 @@ class _Candidate:
 class ScopeSampler:
     """The callbacks of one thread for one scope, in the order in which they run.
 
-    Ranges are numbered, so that those of a signal handler, which may interrupt any method, are but later ones.
+    Ranges are numbered, so that those of a signal handler, which may interrupt any method, are but
+    later ones.
     """
 
     __slots__ = (
@@ -225,7 +254,10 @@ class ScopeSampler:
         self._pick()
 
     def step(self, thread_id: int) -> StepCallbacks:
-        """The callbacks for the range that begins now. ``thread_id``: the calling thread's logical id."""
+        """The callbacks for the range that begins now.
+
+        ``thread_id``: the calling thread's logical id.
+        """
         self.count()
         if self._asks:
             picked = [
@@ -253,7 +285,9 @@ class ScopeSampler:
         self._begun += ranges
 
     def _pick(self) -> None:
-        """Choose the callbacks that run until the next pick: on this range alone if a sampled one runs now."""
+        """Choose the callbacks that run until the next pick: on this range alone if a sampled
+        one runs now.
+        """
         picked: list[_Candidate] = []
         next_pick = NEVER
         for each in self._candidates:
@@ -264,12 +298,9 @@ class ScopeSampler:
             if each.probability < 1.0:
                 each.due = self._begun + tries_until_run(self._generator, each.probability)
                 next_pick = self._begun + 1
-        is_same = picked == self._picked
-        ready = (
-            self._ready
-            if is_same
-            else self._assemble([each.entry for each in picked], self._ready.thread_id)
-        )
+        ready = self._ready
+        if picked != self._picked:
+            ready = self._assemble([each.entry for each in picked], ready.thread_id)
         self._picked, self._next_pick, self._ready = picked, next_pick, ready
 
     def _assemble(self, entries: list[CallbackEntry], thread_id: int) -> StepCallbacks:

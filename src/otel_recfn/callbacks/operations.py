@@ -1,4 +1,5 @@
-"""Functions that begin a range in one call, as PyTorch's macros do, or end one, as PyTorch's ``record_function`` operators do.
+"""Functions that begin a range in one call, as PyTorch's macros do, or end one, as PyTorch's
+``record_function`` operators do.
 
     with record_user_scope("load batch"):
         ...
@@ -8,7 +9,8 @@
 Inputs are passed on only where somebody needs them. Where nobody observes, the range is not active.
 ``fn`` is a name or an operator's schema; see ``RecordFunction.before``.
 
-    legacy   handle = record_function_enter(name, args)       a number that stands for the range until it ends, and holds it
+    legacy   handle = record_function_enter(name, args)       a number: the key to the range,
+                                                              which is held until it ends
     new      record = record_function_enter_new(name, args)   an object that is the range
     both     record_function_exit(handle_or_record)
              call_end_callbacks_on_future(handle_or_record, future)
@@ -49,7 +51,9 @@ def record_function_with_scope_inputs_outputs(
     outputs: Sequence[Any],
     sequence_nr: int = -1,
 ) -> RecordFunction:
-    """A range of any scope whose outputs are known already (source: RECORD_FUNCTION_WITH_SCOPE_INPUTS_OUTPUTS)."""
+    """A range of any scope whose outputs are known already (source:
+    RECORD_FUNCTION_WITH_SCOPE_INPUTS_OUTPUTS).
+    """
     range_ = record_function_with_scope(scope, fn, inputs, sequence_nr)
     record_outputs(range_, outputs)
     return range_
@@ -97,7 +101,9 @@ def record_with_scope_debug_handle_and_inputs(
 def record_edge_scope_with_debug_handle_and_inputs(
     fn: Any, debug_handle: int, inputs: Sequence[Any] = ()
 ) -> RecordFunction:
-    """A range of scope LITE_INTERPRETER (source: RECORD_EDGE_SCOPE_WITH_DEBUG_HANDLE_AND_INPUTS)."""
+    """A range of scope LITE_INTERPRETER (source:
+    RECORD_EDGE_SCOPE_WITH_DEBUG_HANDLE_AND_INPUTS).
+    """
     return record_with_scope_debug_handle_and_inputs(
         RecordScope.LITE_INTERPRETER, fn, debug_handle, inputs
     )
@@ -122,7 +128,9 @@ _numbers = itertools.count(1)
 
 
 class LegacyHandle(int):
-    """A number that stands for a range; the range ends at the latest when the last reference to it is dropped."""
+    """A number that stands for a range; the range ends at the latest when the last reference to
+    it is dropped.
+    """
 
     record: RecordFunction
 
@@ -153,10 +161,10 @@ def record_function_enter_new(name: str, args: str | None = None) -> PythonRecor
 
 def record_function_exit(record: int | PythonRecordFunction) -> None:
     """End a range that was entered. Does nothing if it has ended."""
-    _range_of(record).end()
+    _open_range(record).end()
 
 
-def _range_of(record: int | PythonRecordFunction) -> RecordFunction:
+def _open_range(record: int | PythonRecordFunction) -> RecordFunction:
     if isinstance(record, (PythonRecordFunction, LegacyHandle)):
         return record.record
     if isinstance(record, int) and not isinstance(record, bool):
@@ -165,25 +173,31 @@ def _range_of(record: int | PythonRecordFunction) -> RecordFunction:
         )
     kind = type(record).__name__
     raise TypeError(
-        f"{kind} is no handle of a range; pass what record_function_enter() or record_function_enter_new() gave"
+        f"{kind} is no handle of a range; pass what record_function_enter() or"
+        " record_function_enter_new() gave"
     )
 
 
 # --- ranges that end when a future completes (source: ``_call_end_callbacks_on_fut``)
 
 End: TypeAlias = "Callable[[BaseException | None, Callable[[], None]], None]"
-"""A function that ends the range, with its error if it failed, and then completes the returned future."""
+"""A function that ends the range, with its error if it failed, and then completes the returned
+future.
+"""
 
 
 def call_end_callbacks_on_future(record: int | PythonRecordFunction, future: F) -> F:
     """End the range when ``future`` completes, with the state that the calling thread has now.
 
-    The returned future replaces the one that was passed: once it is done, the range has ended. Cancelling it cancels that one.
+    The returned future replaces the one that was passed: once it is done, the range has ended.
+    Cancelling it cancels that one.
 
     Args:
         record: what ``record_function_enter`` or ``record_function_enter_new`` returned.
-        future: a ``concurrent.futures.Future``, an asyncio future or task (call from its loop's thread), or a
-            ``torch.futures.Future``. What is returned is one, too, with the same value, error or cancellation.
+        future: a ``concurrent.futures.Future``, an asyncio future or task (call from its loop's
+            thread), or a future of PyTorch's, also one that ``then``, ``collect_all``,
+            ``torch.jit.fork`` or a collective returned. What is returned is one, too (of PyTorch's:
+            a ``torch.futures.Future``), with the same value, error or cancellation.
     """
     end = _ending(record)
     profiled: Any
@@ -191,20 +205,23 @@ def call_end_callbacks_on_future(record: int | PythonRecordFunction, future: F) 
         profiled = _ProfiledFuture(future, end)
     elif isinstance(future, asyncio.Future):
         profiled = _ProfiledAsyncioFuture(future, end, loop=future.get_loop())
-    elif (torch := sys.modules.get("torch")) is not None and isinstance(
-        future, torch.futures.Future
-    ):
+    elif (torch := sys.modules.get("torch")) is not None and isinstance(future, torch._C.Future):
         profiled = _profiled_torch_future(torch, future, end)
     else:
         raise TypeError(
-            f"{type(future).__name__} is not a future of concurrent.futures, asyncio or torch; pass one of these"
+            f"{type(future).__name__} is not a future of concurrent.futures, asyncio or torch; pass"
+            " one of these"
         )
     return profiled  # type: ignore[no-any-return]
 
 
 def _ending(record: int | PythonRecordFunction) -> End:
-    """A function that ends the range, which it holds, with the thread-local state of the thread that asked for it."""
-    range_, state = _range_of(record), ThreadLocalState()
+    """A function that ends the range, which it holds, with the thread-local state of the thread
+    that asked for it.
+    """
+    range_ = _open_range(record)
+    state = ThreadLocalState()
+    range_._set_async()
 
     def end(error: BaseException | None, pass_on: Callable[[], None]) -> None:
         try:
@@ -217,20 +234,23 @@ def _ending(record: int | PythonRecordFunction) -> End:
 
 
 class _Profiled:
-    """The part of a returned future that follows the one which was passed. Cancelling it cancels that one."""
+    """The part of a returned future that follows the one which was passed.
 
-    def __init__(self, source: Any, end: End, **of_future: Any) -> None:
-        super().__init__(**of_future)
+    Cancelling it cancels that one.
+    """
+
+    def __init__(self, source: Any, end: End, **future_options: Any) -> None:
+        super().__init__(**future_options)
         self._source = source
-        source.add_done_callback(lambda source: end(_error_of(source), self._take_over))
+        source.add_done_callback(lambda source: end(_future_error(source), self._copy_result))
 
     def cancel(self, *message: Any, **named: Any) -> bool:
         return bool(self._source.cancel(*message, **named))
 
-    def _take_over(self) -> None:
+    def _copy_result(self) -> None:
         future: Any = super()
         if self._source.cancelled():
-            future.cancel(*_error_of(self._source).args[:1])
+            future.cancel(*_future_error(self._source).args[:1])
         elif (error := self._source.exception()) is not None:
             future.set_exception(error)
         else:
@@ -241,8 +261,8 @@ class _ProfiledFuture(_Profiled, concurrent.futures.Future[Any]):
     def running(self) -> bool:
         return bool(self._source.running())
 
-    def _take_over(self) -> None:
-        super()._take_over()
+    def _copy_result(self) -> None:
+        super()._copy_result()
         if self.cancelled():
             self.set_running_or_notify_cancel()
 
@@ -251,7 +271,7 @@ class _ProfiledAsyncioFuture(_Profiled, asyncio.Future[Any]):
     pass
 
 
-def _error_of(future: Any) -> Any:
+def _future_error(future: Any) -> Any:
     """The error of a future that is done; cancellation counts as one."""
     try:
         return future.exception()
@@ -260,21 +280,20 @@ def _error_of(future: Any) -> Any:
 
 
 def _profiled_torch_future(torch: Any, source: Any, end: End) -> Any:
-    # Not source.then(): it would give the program a RuntimeError with the text of its exception instead of that exception.
+    # Not source.then(): it would give the program a RuntimeError with the text of its exception
+    # instead of that exception.
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else None
     profiled = torch.futures.Future(devices=devices)
 
     def on_done(source: Any) -> None:
+        error: Exception | None = None
         try:
-            value, error = source.value(), None
+            pass_on = partial(profiled.set_result, source.value())
         except Exception as failed:
-            value, error = None, failed
-        end(
-            error,
-            partial(profiled.set_result, value)
-            if error is None
-            else partial(profiled.set_exception, error),
-        )
+            error = failed
+            pass_on = partial(profiled.set_exception, failed)
+        # Not in the handler: the exception would be current in the callbacks that this calls.
+        end(error, pass_on)
 
     source.add_done_callback(on_done)
     return profiled

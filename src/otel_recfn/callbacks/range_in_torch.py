@@ -1,12 +1,12 @@
-"""Our ranges shown to PyTorch's own observers, such as its profilers, while some run: by PyTorch's ``record_function``.
+"""Our ranges shown to PyTorch's own observers, such as its profilers, while some run: by PyTorch's
+``record_function``.
 
-What is ours looks away meanwhile, for it sees the range already. PyTorch's calls two operators, so it is not used where the
-program looks at the operators that it calls.
+What is ours looks away meanwhile, for it sees the range already. PyTorch's calls two operators, so
+it is not used where the program looks at the operators that it calls.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,14 +14,13 @@ from functools import cache, partial
 from typing import Any, TypeAlias
 
 from otel_recfn.callbacks.thread_locals import RunningCallback
-
-log = logging.getLogger("otel_recfn")
+from otel_recfn.support.logs import log
 
 EndElsewhere: TypeAlias = Callable[[], object]
 """A function that ends the range in PyTorch, once, in any thread."""
 
 
-def not_shown() -> None:
+def do_nothing() -> None:
     """The end of a range that PyTorch was not shown."""
 
 
@@ -29,14 +28,14 @@ class TorchObservers:
     """Whether observers of PyTorch's run, which is read at the begin of each range."""
 
     present = False
-    """Whether any runs; ``registry.show_ranges_to_torch`` sets it."""
+    """Whether any runs; ``registry.expose_ranges_to_torch`` sets it."""
 
 
 def begin_for_others(name: str) -> EndElsewhere:
     """Begin a range, without inputs, for PyTorch's observers. Never raises."""
     try:
         if _program_sees_operators(sys.modules["torch"]):
-            return not_shown
+            return do_nothing
         of_torch = sys.modules["torch.autograd.profiler"].record_function(
             name.encode("utf-8", "replace").decode()
         )
@@ -44,30 +43,27 @@ def begin_for_others(name: str) -> EndElsewhere:
             of_torch.__enter__()
     except Exception as error:  # the program goes on without it
         _warn_once(str(error))
-        return not_shown
+        return do_nothing
     return partial(_end, of_torch)
 
 
 def _end(of_torch: Any) -> None:
-    with (
-        suppress(Exception),
-        _unseen_by_ours(),
-    ):  # at the end of the interpreter PyTorch's modules are empty
+    # At the end of the interpreter PyTorch's modules are empty.
+    with suppress(Exception), _unseen_by_ours():
         of_torch.__exit__(None, None, None)
 
 
 @contextmanager
 def _unseen_by_ours() -> Iterator[None]:
-    from otel_recfn.pytorch.observer import (
-        look_away,
-    )  # imported late, as programs with callbacks alone need no observer
+    # Imported late, as programs with callbacks alone need no observer.
+    from otel_recfn.pytorch.observer import ignore_ranges
 
     try:
-        look_away(True)
+        ignore_ranges(True)
         with RunningCallback():
             yield
     finally:
-        look_away(False)
+        ignore_ranges(False)
 
 
 def _program_sees_operators(torch: Any) -> bool:

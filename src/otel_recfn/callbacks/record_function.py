@@ -1,13 +1,16 @@
-"""``RecordFunction``: one range that callbacks and the recorder see (source: ``at::RecordFunction``).
+"""``RecordFunction``: one range that callbacks and the recorder see (source:
+``at::RecordFunction``).
 
     RecordFunction(scope)   picks the callbacks; a range that is not active costs no more
-    before(name, inputs)    _native.begin, then start callbacks in their order; inputs are readable meanwhile
+    before(name, inputs)    _native.begin, then start callbacks in their order; they may read inputs
     end()                   end callbacks in the same order, then _native.end; once
 
 PyTorch's own observers (``range_in_torch.py``) see it after _native.begin and before _native.end.
 
-The recorder's row encloses the callbacks, so that they know its event id. Handles count from 2**39: PyTorch's are small
-numbers, event ids, which are the handles of other Python ranges, are 2**40 and more.
+The recorder's row encloses the callbacks, so that they know its event id. Handles count from 2**39:
+PyTorch's are small numbers, and event ids, which are the handles of other Python ranges, are 2**40
+and more. From the thread 4,096 on such ranges have handles that count from 2**52, so that all are
+below 2**53: as doubles they are exact.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from otel_recfn.callbacks.range_in_torch import (
     EndElsewhere,
     TorchObservers,
     begin_for_others,
-    not_shown,
+    do_nothing,
 )
 from otel_recfn.callbacks.registry import (
     get_step_callbacks,
@@ -46,6 +49,7 @@ from otel_recfn.model.events import (
     RecordScope,
     whole_number,
 )
+from otel_recfn.pytorch.thread_ids import follow_torch
 from otel_recfn.recording.ranges import record_range
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.support.texts import failure
@@ -55,12 +59,11 @@ PARAM_COMMS_CALL_NAME = "record_param_comms"
 FIRST_HANDLE = 1 << 39
 
 # Plain ints: arithmetic on an IntFlag costs a microsecond.
-ASYNC, OUT_VARIANT, NCCL_META = (
-    int(EventFlag.ASYNC),
-    int(EventFlag.STATIC_RUNTIME_OUT_VARIANT),
-    int(EventFlag.NCCL_META),
-)
-SHAPES, SOURCE = int(Extra.SHAPES), int(EventSource.RECORD_FUNCTION)
+ASYNC = int(EventFlag.ASYNC)
+OUT_VARIANT = int(EventFlag.STATIC_RUNTIME_OUT_VARIANT)
+NCCL_META = int(EventFlag.NCCL_META)
+SHAPES = int(Extra.SHAPES)
+SOURCE = int(EventSource.RECORD_FUNCTION)
 
 T = TypeVar("T")
 
@@ -69,9 +72,11 @@ _NOTHING = {scope: StepCallbacks((), 0, scope) for scope in RecordScope}
 
 
 class RecordFunction:
-    """A range: ``with RecordFunction(scope) as range_: range_.before(name)``; or ``before`` and ``end`` in different places.
+    """A range: ``with RecordFunction(scope) as range_: range_.before(name)``; or ``before`` and
+    ``end`` in different places.
 
-    Its properties are the accessors of ``at::RecordFunction``. After its end they mean nothing, and keep nothing alive.
+    Its properties are the accessors of ``at::RecordFunction``. After its end they mean nothing, and
+        keep nothing alive.
 
     Args:
         scope: of the range; or what ``get_step_callbacks`` returned for it.
@@ -130,10 +135,12 @@ class RecordFunction:
     ) -> None:
         """Begin the range and run the start callbacks, unless it is inactive or has ended.
 
-        A range that has begun gets a new name and new inputs, and its start callbacks run again; it keeps its row.
+        A range that has begun gets a new name and new inputs, and its start callbacks run again; it
+        keeps its row.
 
         Args:
-            fn: the range's name; or an operator's schema, with ``name``, ``overload_name``, ``arguments`` and ``returns``.
+            fn: the range's name; or an operator's schema, with ``name``, ``overload_name``,
+                ``arguments`` and ``returns``.
             inputs: readable for callbacks while they start.
             kwinputs: the same, by name.
             sequence_nr: of the forward operator, which its backward node has too.
@@ -141,7 +148,9 @@ class RecordFunction:
         _check(fn, inputs, sequence_nr)
         if self._over or not self.is_active():
             return
-        self._fn, self._sequence_nr, self._num_inputs = fn, sequence_nr, len(inputs)
+        self._fn = fn
+        self._sequence_nr = sequence_nr
+        self._num_inputs = len(inputs)
         if self.name() == PARAM_COMMS_CALL_NAME:
             self._flags |= NCCL_META
         begun, self._open, self._contexts = self._open, True, []
@@ -150,7 +159,8 @@ class RecordFunction:
                 self._begin_row(inputs)
                 if TorchObservers.present and self._elsewhere is None:
                     self._elsewhere = begin_for_others(self.name())
-            self._inputs, self._kwinputs = inputs, kwinputs or {}
+            self._inputs = inputs
+            self._kwinputs = kwinputs or {}
             run_starts(self._step.callbacks, self, self._contexts)
             self._inputs = self._kwinputs = None
         except BaseException as interrupt:  # the program won't call end()
@@ -159,18 +169,24 @@ class RecordFunction:
             raise
 
     def end(self, error: str = "", stacktrace: str = "") -> None:
-        """Run the end callbacks and end the range, once. ``error`` (``"<exception type>: <message>"``) marks the row."""
+        """Run the end callbacks and end the range, once.
+
+        ``error`` (``"<exception type>: <message>"``) marks the row.
+        """
         was_open, self._open = self._open, False
         if not was_open:
             return
         self._over = True
+        flags = self._flags  # the row says itself where it ended
+        if self._step.callbacks and _native.current_thread_id() != self._step.thread_id:
+            self._flags |= ASYNC
         try:
             run_ends(self._step.callbacks, self, self._contexts)
         finally:
             if self._elsewhere is not None:
-                end_elsewhere, self._elsewhere = self._elsewhere, not_shown
+                end_elsewhere, self._elsewhere = self._elsewhere, do_nothing
                 end_elsewhere()
-            _native.end(self.event_id, error, self._flags, stacktrace)
+            _native.end(self.event_id, error, flags, stacktrace)
             self._step = _NOTHING[self._step.scope]
             self._forget()
 
@@ -192,8 +208,8 @@ class RecordFunction:
 
     def is_active(self) -> bool:
         """Whether callbacks run on this range, or the recorder may record it."""
-        if self._over:
-            return False
+        if self._over:  # while its end callbacks run it still has them, as in PyTorch
+            return bool(self._step.callbacks)
         return (
             bool(self._step.callbacks)
             or self._open
@@ -234,11 +250,15 @@ class RecordFunction:
         return None if isinstance(self._fn, str) else self._fn
 
     def handle(self) -> int:
-        """The handle, known as soon as the range is made, and unique if it may be recorded or a callback needs ids; else 0."""
+        """The handle, known as soon as the range is made, and unique if it may be recorded or a
+        callback needs ids; else 0.
+        """
         return self._handle
 
     def set_handle(self, handle: int) -> None:
-        """Give the range a handle of the caller's choice, from 0 (none) to 2**64 - 1, before it begins."""
+        """Give the range a handle of the caller's choice, from 0 (none) to 2**64 - 1, before it
+        begins.
+        """
         self._handle = whole_number(handle, "handle", UINT64)
 
     def debug_handle(self) -> int:
@@ -252,11 +272,19 @@ class RecordFunction:
     # --- what goes in and out
 
     def inputs(self) -> Sequence[Any]:
-        """The inputs that ``before`` was given, readable in a start callback of this range."""
+        """The inputs that ``before`` was given, readable in a start callback of this range.
+
+        Raises:
+            InputsError: it is called anywhere else.
+        """
         return _readable(self._inputs, "inputs")
 
     def kwinputs(self) -> Mapping[str, Any]:
-        """The inputs by keyword, readable in a start callback of this range."""
+        """The inputs by keyword, readable in a start callback of this range.
+
+        Raises:
+            InputsError: it is called anywhere else.
+        """
         return _readable(self._kwinputs, "kwinputs")
 
     def num_inputs(self) -> int:
@@ -293,7 +321,8 @@ class RecordFunction:
 
     @staticmethod
     def current_thread_id() -> int:
-        """RecordFunction's logical id of the calling thread; never given to another thread."""
+        """The logical id of the calling thread, as long as it lives; never given to another one."""
+        follow_torch()
         return _native.current_thread_id()
 
     @staticmethod
@@ -309,7 +338,7 @@ class RecordFunction:
     # --- kinds of ranges
 
     def is_async(self) -> bool:
-        """Whether the range ends elsewhere: in another thread, or when a future completes."""
+        """Whether the range ends in another thread, or with a future; certain in end callbacks."""
         return bool(self._flags & ASYNC)
 
     def is_static_runtime_out_variant(self) -> bool:
@@ -338,7 +367,7 @@ class RecordFunction:
 
     def _hide_from_torch(self) -> None:
         """Hide the range from PyTorch's observers, which see by themselves what it stands for."""
-        self._elsewhere = not_shown
+        self._elsewhere = do_nothing
 
     def _begin_row(self, inputs: Sequence[Any]) -> None:
         wants_shapes = inputs and _native.recording() and recorder.extras & SHAPES
@@ -360,7 +389,9 @@ class RecordFunction:
 
 
 class TracedRange(RecordFunction):
-    """The stand-in for a RecordFunction in ``torch.compile``: it is inactive, as compiled code can't run callbacks."""
+    """The stand-in for a RecordFunction in ``torch.compile``: it is inactive, as compiled code
+    can't run callbacks.
+    """
 
     def __init__(self, scope: RecordScope | StepCallbacks = RecordScope.FUNCTION) -> None:
         self._make(scope if isinstance(scope, StepCallbacks) else StepCallbacks((), 0, scope))
@@ -390,7 +421,8 @@ class TracedRange(RecordFunction):
 def _readable(values: T | None, what: str) -> T:
     if values is None:
         raise InputsError(
-            f"{what}() was called outside the start callback; keep what you need in the observer context instead"
+            f"{what}() was called outside the start callback; keep what you need in the observer"
+            " context instead"
         )
     return values
 
@@ -398,7 +430,8 @@ def _readable(values: T | None, what: str) -> T:
 def _check(fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:
     if not isinstance(fn, str) and not hasattr(fn, "name"):
         raise TypeError(
-            f"a range begins with its name or an operator's schema, not {type(fn).__name__}; pass a str"
+            f"a range begins with its name or an operator's schema, not {type(fn).__name__}; pass"
+            " a str"
         )
     if not hasattr(inputs, "__len__"):
         raise TypeError(f"inputs={inputs!r} is no sequence; pass a tuple or a list")
@@ -410,7 +443,10 @@ def _check(fn: Any, inputs: Sequence[Any], sequence_nr: int) -> None:
 
 
 def observe_range(name: str, args: str | None, flags: int, code: str = "") -> Any:
-    """Begin a range that a callback may select. ``args`` is its only input (``_native.set_range_observer``)."""
+    """Begin a range that a callback may select.
+
+    ``args`` is its only input (``_native.set_range_observer``).
+    """
     step = get_step_callbacks(RecordScope.USER_SCOPE)
     if not step.callbacks and not TorchObservers.present:
         leave_next_unobserved()

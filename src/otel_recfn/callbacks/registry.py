@@ -1,20 +1,22 @@
-"""The callbacks of the process and of the calling thread, by their handles; and which of them run on the range that begins now.
+"""The callbacks of the process and of the calling thread, by their handles; and which of them run
+on the range that begins now.
 
-thread-local   only ranges of the thread that added them, and of work that ``ThreadLocalState`` carries elsewhere
-global         ranges of every thread
+    thread-local   only ranges of the thread that added them, and of work that
+                   ``ThreadLocalState`` carries elsewhere
+    global         ranges of every thread
 
-(source: ``at::addGlobalCallback`` and its kin). Each thread caches which callbacks run on its ranges, and compares one number,
-``_version``, to see whether the cache is valid.
+(source: ``at::addGlobalCallback`` and its kin). Each thread caches which callbacks run on its
+ranges, and compares one number, ``_version``, to see whether the cache is valid.
 
-Two follow changes: the recorder, which hands ranges of ``record_function`` to the range observer while a callback may want
-them, and ``TorchCallbacks``, which has PyTorch's own operators call the callbacks.
+Two follow changes: the recorder, which hands ranges of ``record_function`` to the range observer
+while a callback may want them, and ``TorchCallbacks``, which has PyTorch's own operators call the
+callbacks.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
-import logging
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +24,7 @@ from typing import Any
 from otel_recfn import _native
 from otel_recfn.callbacks import thread_locals
 from otel_recfn.callbacks.callback import (
+    INVALID_CALLBACK_HANDLE,
     CallbackEntry,
     Entries,
     RecordFunctionCallback,
@@ -40,18 +43,17 @@ from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.ranges import RangeObserver
 from otel_recfn.recording.watched import unwatch, watch
 from otel_recfn.support.forks import ForkSafeLock
-from otel_recfn.support.signal_handlers import raised_by_signal_handler
-
-_logger = logging.getLogger("otel_recfn")
-
-INVALID_CALLBACK_HANDLE = 0
-"""A handle that no callback has."""
+from otel_recfn.support.interruptions import raised_by_signal_handler
+from otel_recfn.support.logs import log
 
 _handles = itertools.count(INVALID_CALLBACK_HANDLE + 1)
 _lock = ForkSafeLock()
 _version = 0
-"""The version of the global callbacks, which caches read before them, so that a change in between is noticed.
-A new one ends what threads left unobserved."""
+"""The version of the global callbacks, which caches read before them, so that a change in between
+is noticed.
+
+A new one ends what threads left unobserved.
+"""
 _global_entries: Entries = ()
 _failed: set[int] = set()
 _threads_with_callbacks: weakref.WeakSet[ThreadState] = weakref.WeakSet()
@@ -71,7 +73,10 @@ def add_global_callback(callback: RecordFunctionCallback) -> int:
 
 
 def add_thread_local_callback(callback: RecordFunctionCallback) -> int:
-    """Run ``callback`` on the ranges of this thread. Returns the handle by which this thread may remove it."""
+    """Run ``callback`` on the ranges of this thread.
+
+    Returns the handle by which this thread may remove it.
+    """
     entry = _new_entry(callback)
     install((*thread_entries(), entry))
     _torch_callbacks.finish_adding()
@@ -87,12 +92,18 @@ def _new_entry(callback: RecordFunctionCallback) -> CallbackEntry:
 
 
 def remove_callback(handle: int) -> None:
-    """Remove a callback of this thread, or a global one; open ranges still get its end. Does nothing for other handles."""
+    """Remove a callback of this thread, or a global one; open ranges still get its end.
+
+    Does nothing for other handles.
+    """
     _change(handle, lambda entries: _without_handle(entries, handle))
 
 
 def disable_callback(handle: int) -> None:
-    """Stop running a callback of this thread, or a global one, until it is reenabled. Does nothing for other handles."""
+    """Stop running a callback of this thread, or a global one, until it is reenabled.
+
+    Does nothing for other handles.
+    """
     _change(handle, lambda entries: _switched(entries, handle, False))
 
 
@@ -116,8 +127,10 @@ def _change_own(entries: Entries) -> None:
     before = thread_entries()
     install(entries)
     with _lock:
-        kept = {entry.handle for state in _threads_with_callbacks for entry in state.callbacks}
-        _torch_callbacks.release({entry.handle for entry in before} - kept)
+        live_handles = {
+            entry.handle for state in _threads_with_callbacks for entry in state.callbacks
+        }
+        _torch_callbacks.release({entry.handle for entry in before} - live_handles)
 
 
 def _without_handle(entries: Entries, handle: int) -> Entries:
@@ -184,9 +197,10 @@ def thread_entries() -> Entries:
 
     In a thread that works for another one they are that one's.
     """
-    state, entries = thread_locals.current(), thread_locals.look().callbacks
+    state = thread_locals.current()
+    entries = thread_locals.propagated_state().callbacks
     if entries is not state.callbacks:
-        _take_over(state, entries)
+        _replace_callbacks(state, entries)
     if _failed and any(entry.handle in _failed for entry in entries):
         install(tuple([entry for entry in entries if entry.handle not in _failed]))
     return state.callbacks
@@ -194,29 +208,27 @@ def thread_entries() -> Entries:
 
 def install(entries: Entries) -> None:
     """Make these the calling thread's callbacks."""
-    before = thread_locals.look()
+    before = thread_locals.propagated_state()
     if entries is before.callbacks:
         return
     thread_locals.put(before._replace(callbacks=entries))
-    _take_over(thread_locals.current(), entries)
+    _replace_callbacks(thread_locals.current(), entries)
     with _lock:
         _torch_callbacks.repeat_thread(entries)
 
 
-def _take_over(state: ThreadState, entries: Entries) -> None:
+def _replace_callbacks(state: ThreadState, entries: Entries) -> None:
     global _version
     state.callbacks = entries
     _draw_anew(state)
     with _lock:
         if not _threads_with_callbacks:
-            _version += (
-                1  # threads that may work for this one from now on have left ranges unobserved
-            )
-        (
-            _threads_with_callbacks.add
-            if any(entry.enabled for entry in entries)
-            else _threads_with_callbacks.discard
-        )(state)
+            # Threads that may work for this one from now on have left ranges unobserved.
+            _version += 1
+        if any(entry.enabled for entry in entries):
+            _threads_with_callbacks.add(state)
+        else:
+            _threads_with_callbacks.discard(state)
         watch_ranges()
 
 
@@ -237,11 +249,14 @@ def _draw_anew(state: ThreadState) -> None:
 
 
 def get_step_callbacks(scope: RecordScope) -> StepCallbacks:
-    """The callbacks of the range that begins now: global ones first, then this thread's. Each call counts as a range.
+    """The callbacks of the range that begins now: global ones first, then this thread's.
+
+    Each call counts as a range.
 
     Within a callback, and while RecordFunction is off, none run.
     """
-    state, thread_id = thread_locals.current(), _native.current_thread_id()
+    state = thread_locals.current()
+    thread_id = _native.current_thread_id()
     unobserved = _native.take_back_unobserved() if scope == RecordScope.USER_SCOPE else 0
     own = thread_entries()
     if state.version != _version:
@@ -261,10 +276,12 @@ def get_step_callbacks(scope: RecordScope) -> StepCallbacks:
 
 
 def leave_next_unobserved() -> None:
-    """Leave the calling thread's next ranges of ``record_function`` to the recorder, as many as run no callbacks."""
+    """Leave the calling thread's next ranges of ``record_function`` to the recorder, as many as
+    run no callbacks.
+    """
     state = thread_locals.current()
     sampler = state.samplers.get(RecordScope.USER_SCOPE)
-    may_work_for_another = thread_locals.torch_hands_on() and len(_threads_with_callbacks) > 0
+    may_work_for_another = thread_locals.torch_propagates() and len(_threads_with_callbacks) > 0
     if sampler is not None and not may_work_for_another:
         sampler.pass_over(
             _native.leave_unobserved(sampler.ranges_without_callbacks(), state.version)
@@ -272,7 +289,10 @@ def leave_next_unobserved() -> None:
 
 
 def get_step_callbacks_unless_empty(scope: RecordScope) -> StepCallbacks | None:
-    """The callbacks of the range that begins now; None if none runs. Each call counts as a range."""
+    """The callbacks of the range that begins now; None if none runs.
+
+    Each call counts as a range.
+    """
     step = get_step_callbacks(scope)
     return step if step.callbacks else None
 
@@ -284,7 +304,7 @@ def _should_run(entry: CallbackEntry, scope: RecordScope) -> bool:
     try:
         with RunningCallback():
             return bool(should_run(scope))
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         if raised_by_signal_handler(error):
             raise
         failed(entry.handle, error)
@@ -327,7 +347,7 @@ def _run(
         return None
     try:
         return function(range_, *context)
-    except (Exception, SystemExit) as error:  # a callback can't end the program
+    except BaseException as error:  # a callback can't end the program
         if raised_by_signal_handler(error):
             raise
         failed(pair.handle, error, range_.name())
@@ -348,12 +368,15 @@ def failed(handle: int, error: BaseException, name: str = "") -> None:
         thread_entries()
     where = f" (on the range {name!r})" if name else ""
     message = "RecordFunction callback %d raised and was removed%s; the program goes on without it"
-    _logger.warning(message, handle, where, exc_info=error)
+    log.warning(message, handle, where, exc_info=error)
 
 
 def _failed_in_torch(handle: int, error: BaseException, name: str) -> bool:
-    """Handle an error of a callback on a range of PyTorch's. What a signal handler raised goes on to the program."""
-    if not isinstance(error, (Exception, SystemExit)) or raised_by_signal_handler(error):
+    """Handle an error of a callback on a range of PyTorch's.
+
+    What a signal handler raised goes on to the program.
+    """
+    if raised_by_signal_handler(error):
         return True
     failed(handle, error, name)
     return False
@@ -392,8 +415,8 @@ def _selects_user_ranges(entry: CallbackEntry) -> bool:
     return entry.enabled and entry.callback.check_scope(RecordScope.USER_SCOPE)
 
 
-def show_ranges_to_torch(shown: bool) -> None:
+def expose_ranges_to_torch(exposed: bool) -> None:
     """Show ranges to PyTorch's observers from now on, or no longer."""
     with _lock:
-        TorchObservers.present = shown
+        TorchObservers.present = exposed
         _set_global(_global_entries)  # a new version, because threads have left ranges unobserved

@@ -1,16 +1,20 @@
-"""The state that a thread passes to the work it launches: captured in one thread and installed in another.
+"""The state that a thread passes to the work it launches: captured in one thread and installed in
+another.
 
     RecordFunctionGuard(enabled)     RecordFunction on or off in the calling thread
-    ThreadLocalState()               what the calling thread has, for ThreadLocalStateGuard(state) in another
-    propagate(function)              for any pool, callback or thread; of an async function: for each of its tasks
+    ThreadLocalState()               the state of the calling thread
+    ThreadLocalStateGuard(state)     installs it in another one
+    propagate(function)              for any pool, callback or thread; if async, for each task
     propagate(coroutine)             asyncio.create_task(propagate(work()))
     PropagatingExecutor(executor)    a concurrent.futures executor of threads
     PropagatingThread(...)           a threading.Thread
 
-Two things are passed on. First the ``ThreadLocalState``: callbacks, the enabled flag and debug info, which belong to a thread.
-Second, to other threads, a copy of the launching contextvars context, because the current span and the enclosing ``async with
-record_function`` belong to a task. asyncio gives each task such a copy itself. But a thread runs many tasks in turns, so the
-thread-local state is installed around each step of the coroutine, and what the step changed in it is kept for the next step.
+Two things are passed on. First the ``ThreadLocalState``: callbacks, the enabled flag and debug
+info, which belong to a thread. Second, to other threads, a copy of the launching contextvars
+context, because the current span and the enclosing ``async with record_function`` belong to a task.
+asyncio gives each task such a copy itself. But a thread runs many tasks in turns, so the
+thread-local state is installed around each step of the coroutine, and what the step changed in it
+is kept for the next step.
 
 (source: ``at::RecordFunctionTLS``, ``at::ThreadLocalState``, ``at::wrapPropagateTLSState``)
 """
@@ -32,6 +36,7 @@ from otel_recfn.callbacks import registry, thread_locals
 from otel_recfn.callbacks.callback import Entries
 from otel_recfn.callbacks.thread_locals import (
     current_debug_info,
+    inherited,
     is_record_function_enabled,
     set_current_debug_info,
 )
@@ -42,10 +47,12 @@ T = TypeVar("T")
 
 
 def enable_record_function(enable: bool = True) -> None:
-    """Switch RecordFunction on or off in this thread. While it is off, neither callbacks nor the recorder see what it does.
+    """Switch RecordFunction on or off in this thread.
 
-    With torch imported it is PyTorch's own switch (``torch.autograd._enable_record_function``), which PyTorch's profilers obey
-    too, and which PyTorch hands on to what works for the thread.
+    While it is off, neither callbacks nor the recorder see what it does.
+
+    With torch imported it is PyTorch's own switch (``torch.autograd._enable_record_function``),
+    which PyTorch's profilers obey too, and which PyTorch hands on to what works for the thread.
     """
     if bool(enable) == is_record_function_enabled() == _native.thread_enabled():
         return
@@ -56,7 +63,11 @@ def enable_record_function(enable: bool = True) -> None:
 
 
 class RecordFunctionGuard:
-    """``with RecordFunctionGuard(enabled):`` switches RecordFunction in this thread, and back on leaving. Guards nest."""
+    """``with RecordFunctionGuard(enabled):`` switches RecordFunction in this thread, and back on
+    leaving.
+
+    Guards nest.
+    """
 
     def __init__(self, is_enabled: bool = True) -> None:
         self._enabled = is_enabled
@@ -79,7 +90,9 @@ class DisableRecordFunctionGuard(RecordFunctionGuard):
 
 
 class RecordFunctionTLS(NamedTuple):
-    """A thread's callbacks, in the order of their handles, and whether RecordFunction is enabled in it."""
+    """A thread's callbacks, in the order of their handles, and whether RecordFunction is enabled
+    in it.
+    """
 
     sorted_tls_callbacks: Entries = ()
     tls_record_function_enabled: bool = True
@@ -102,26 +115,42 @@ def set_record_function_seed_for_testing(seed: int) -> None:
 
 
 class ThreadLocalState:
-    """A snapshot of the calling thread: its callbacks, its flag, its debug info, and the graph that it traces into.
+    """A snapshot of the calling thread: its callbacks, its flag, its debug info, and the graph that
+    it traces into.
 
-    What the thread changes later isn't in it.
+    What the thread changes later isn't in it. It is for what the thread launches, which inherits
+    the debug info.
     """
 
     __slots__ = ("_debug_info", "_tls", "_tracer")
 
     def __init__(self) -> None:
-        self._tls, self._debug_info = get_record_function_tls(), current_debug_info()
+        self._tls = get_record_function_tls()
+        self._debug_info = inherited(current_debug_info())
         self._tracer = thread_locals.current().tracer
 
+    @classmethod
+    def to_restore(cls) -> ThreadLocalState:
+        """The snapshot for the calling thread itself: what it pushed is still its own then."""
+        state = cls()
+        state._debug_info = current_debug_info()
+        return state
+
     def set_thread_local_state(self) -> None:
-        """Give the calling thread this state (source: ``ThreadLocalState::setThreadLocalState``)."""
+        """Give the calling thread this state (source:
+        ``ThreadLocalState::setThreadLocalState``).
+        """
         set_record_function_tls(self._tls)
         set_current_debug_info(self._debug_info)
         thread_locals.current().tracer = self._tracer
 
 
 class ThreadLocalStateGuard:
-    """``with ThreadLocalStateGuard(state):`` gives the thread that state, and its own back on leaving. Guards nest."""
+    """``with ThreadLocalStateGuard(state):`` gives the thread that state, and its own back on
+    leaving.
+
+    Guards nest.
+    """
 
     __slots__ = ("_before", "_state")
 
@@ -130,7 +159,7 @@ class ThreadLocalStateGuard:
         self._before: list[ThreadLocalState] = []
 
     def __enter__(self) -> ThreadLocalStateGuard:
-        self._before.append(ThreadLocalState())
+        self._before.append(ThreadLocalState.to_restore())
         self._state.set_thread_local_state()
         return self
 
@@ -142,7 +171,8 @@ class ThreadLocalStateGuard:
 
 
 def propagate(work: T) -> T:
-    """A wrapper of ``work``, a function or a coroutine, that runs it with the calling thread's state as it is now.
+    """A wrapper of ``work``, a function or a coroutine, that runs it with the calling thread's
+    state as it is now.
 
     A function may be called any number of times, from many threads at once.
     """
@@ -152,7 +182,8 @@ def propagate(work: T) -> T:
     if not callable(work):
         kind = type(work).__name__
         raise TypeError(
-            f"propagate takes a function or a coroutine, not {kind}; call it where the work is launched"
+            f"propagate takes a function or a coroutine, not {kind}; call it where the work is"
+            " launched"
         )
     context = contextvars.copy_context()
 
@@ -161,14 +192,14 @@ def propagate(work: T) -> T:
             return work(*args, **kwargs)
 
     @functools.wraps(work)
-    def in_copy_of_context(*args: Any, **kwargs: Any) -> Any:
+    def in_context_copy(*args: Any, **kwargs: Any) -> Any:
         return context.copy().run(run, *args, **kwargs)  # a context can't be entered twice at once
 
     @functools.wraps(work)
-    async def in_steps_of_task(*args: Any, **kwargs: Any) -> Any:
+    async def in_task_steps(*args: Any, **kwargs: Any) -> Any:
         return await _stepped(work(*args, **kwargs), state)
 
-    return cast(T, in_steps_of_task if inspect.iscoroutinefunction(work) else in_copy_of_context)
+    return cast(T, in_task_steps if inspect.iscoroutinefunction(work) else in_context_copy)
 
 
 async def _run_steps(work: Coroutine[Any, Any, Any], state: ThreadLocalState) -> Any:
@@ -185,13 +216,15 @@ def _stepped(work: Coroutine[Any, Any, Any], state: ThreadLocalState) -> Generat
             try:
                 return step()
             finally:
-                state = ThreadLocalState()
+                state = ThreadLocalState.to_restore()
 
     return (yield from in_steps(work, run))
 
 
 class PropagatingExecutor(Executor):
-    """An executor that hands work to another one, to run with the state of the thread that submitted it."""
+    """An executor that hands work to another one, to run with the state of the thread that
+    submitted it.
+    """
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor

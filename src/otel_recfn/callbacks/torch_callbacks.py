@@ -1,11 +1,12 @@
 """Our callbacks as callbacks of PyTorch's, so that PyTorch's own operators call them.
 
-Each callback becomes a callback of PyTorch's, which decides about scopes, sampling and switches in C++. The library that does
-it (``native/callbacks/torch_callbacks.cpp``) is built and loaded once there is a callback and torch is imported; before that
-nothing is paid.
+Each callback becomes a callback of PyTorch's, which decides about scopes, sampling and switches in
+C++. The library that does it (``native/callbacks/torch_callbacks.cpp``) is built and loaded once
+there is a callback and torch is imported; before that nothing is paid.
 
-One thing is lost because the library comes late: callbacks that another thread than the one that imports torch had added for
-itself before. They reach operators from that thread's next change of its callbacks on.
+One thing is lost because the library comes late: callbacks that another thread than the one that
+imports torch had added for itself before. They reach operators from that thread's next change of
+its callbacks on.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from __future__ import annotations
 import atexit
 import importlib.machinery
 import importlib.util
-import logging
 import weakref
 from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from otel_recfn import _native
 from otel_recfn.callbacks import thread_locals
 from otel_recfn.callbacks.callback import CallbackEntry, Entries
 from otel_recfn.errors import InputsError, RangeOver, RecfnError
@@ -26,8 +27,7 @@ from otel_recfn.model.events import RecordScope, scopes_mask
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import when_torch_is_imported
 from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
-
-log = logging.getLogger("otel_recfn")
+from otel_recfn.support.logs import log
 
 MODULE = "otel_recfn._torch_callbacks"
 
@@ -42,7 +42,9 @@ class OperatorName(NamedTuple):
 Library: TypeAlias = Any
 """The extension module. It names callbacks by our handles, and ignores unknown ones."""
 Report: TypeAlias = Callable[[int, BaseException, str], bool]
-"""A function that is given a callback's handle, its error and the range's name; true if the error goes on to the program."""
+"""A function that is given a callback's handle, its error and the range's name; true if the
+error goes on to the program.
+"""
 
 _library: Library | None = None
 
@@ -54,13 +56,20 @@ def load(report: Report) -> Library:
     """
     global _library
     if _library is None:
-        from otel_recfn.pytorch import (
-            observer_build,
-        )  # imported late, as programs without callbacks need not build anything
+        # Imported late, as programs without callbacks need not build anything.
+        from otel_recfn.pytorch import observer_build
 
         library = observer_build.load(observer_build.TORCH_CALLBACKS, _open)
         details.log_losses(library.features(), details.CALLBACKS)
-        library.attach(tuple(RecordScope), OperatorName, _schema, InputsError, RangeOver, report)
+        library.attach(
+            scopes=tuple(RecordScope),
+            operator_name=OperatorName,
+            schema=_schema,
+            inputs_error=InputsError,
+            over_error=RangeOver,
+            thread_id=_native.thread_id_of,
+            report=report,
+        )
         atexit.register(library.close)
         around_forks(Order.THREAD_STATE, in_child=library.forked)
         thread_locals.share_torchs_flags(library)
@@ -84,7 +93,9 @@ def _schema(text: str) -> Any:
 
 
 class TorchCallbacks:
-    """A copy of our lists of callbacks in PyTorch, updated after each change of ours. It never raises.
+    """A copy of our lists of callbacks in PyTorch, updated after each change of ours.
+
+    It never raises.
 
     Whoever changes our lists, and calls ``repeat_...`` or ``fail``, holds ``lock``.
     """
@@ -107,8 +118,10 @@ class TorchCallbacks:
         self._warned = False
         self._global: dict[int, bool] = {}
         """The global callbacks in PyTorch, and whether each is enabled."""
-        self._placed: dict[int, weakref.finalize[..., Any]] = {}
-        """The callbacks of threads that PyTorch has: each until a thread removes it, or none has it any more."""
+        self._registered: dict[int, weakref.finalize[..., Any]] = {}
+        """The callbacks of threads that PyTorch has: each until a thread removes it, or none has
+        it any more.
+        """
 
     def repeat_global(self) -> None:
         """Copy the global callbacks, which have changed."""
@@ -131,22 +144,26 @@ class TorchCallbacks:
         if _library is None:
             return
         for entry in entries:
-            if entry.handle not in self._placed and self._add(_library, entry, is_global=False):
-                finalizer = self._placed[entry.handle] = weakref.finalize(
+            if entry.handle not in self._registered and self._add(_library, entry, is_global=False):
+                finalizer = self._registered[entry.handle] = weakref.finalize(
                     entry.callback, self.release, {entry.handle}
                 )
                 finalizer.atexit = False
         _library.set_thread(tuple([entry.handle for entry in entries if entry.enabled]))
 
     def release(self, handles: Set[int]) -> None:
-        """Give up the places of callbacks of threads; a thread that still has one places it again at its next change."""
-        for handle in handles & self._placed.keys():
-            self._placed.pop(handle).detach()
+        """Give up the places of callbacks of threads; a thread that still has one places it
+        again at its next change.
+        """
+        for handle in handles & self._registered.keys():
+            self._registered.pop(handle).detach()
             if _library is not None:
                 _library.remove(handle)
 
     def fail(self, handle: int) -> None:
-        """Keep every thread from calling a callback that failed, and that is no longer among the global ones."""
+        """Keep every thread from calling a callback that failed, and that is no longer among the
+        global ones.
+        """
         if _library is not None:
             _library.fail(handle)
 
@@ -157,27 +174,30 @@ class TorchCallbacks:
 
     def _add(self, library: Library, entry: CallbackEntry, *, is_global: bool) -> bool:
         callback = entry.callback
-        has_place: bool = library.add(
+        is_registered: bool = library.add(
             entry.handle,
-            is_global,
-            callback.start(),
-            callback.end(),
-            callback.should_run(),
-            scopes_mask(callback.scopes()),
-            1.0 if callback.should_run() is not None else callback.sampling_prob(),
-            callback.needs_inputs(),
-            callback.needs_outputs(),
-            callback.needs_ids(),
+            is_global=is_global,
+            start=callback.start(),
+            end=callback.end(),
+            should_run=callback.should_run(),
+            scopes=scopes_mask(callback.scopes()),
+            sampling_prob=1.0 if callback.should_run() is not None else callback.sampling_prob(),
+            needs_inputs=callback.needs_inputs(),
+            needs_outputs=callback.needs_outputs(),
+            needs_ids=callback.needs_ids(),
         )
-        if not has_place and not self._warned:
+        if not is_registered and not self._warned:
             self._warned = True
             log.warning(
-                "more than 64 callbacks: those added last see none of PyTorch's operators; observe with fewer"
+                "more than 64 callbacks: those added last see none of PyTorch's operators; observe"
+                " with fewer"
             )
-        return has_place
+        return is_registered
 
     def finish_adding(self) -> None:
-        """Load the library after callbacks were added, now or with torch. It takes long, so the caller holds no lock of ours.
+        """Load the library after callbacks were added, now or with torch.
+
+        It takes long, so the caller holds no lock of ours.
 
         While another thread loads the library, this one waits, and then installs its own callbacks.
         """
@@ -186,7 +206,8 @@ class TorchCallbacks:
         with self._loading:
             ask, self._asked_for = not self._asked_for, True
             if ask:
-                from otel_recfn.pytorch import observer_build  # noqa: F401 - a thread of ours may load, and must not import
+                # A thread of ours may load, and must not import.
+                from otel_recfn.pytorch import observer_build  # noqa: F401
 
                 when_torch_is_imported(self._load)
         with self._lock:
@@ -198,7 +219,8 @@ class TorchCallbacks:
                 load(self._report)
             except (RecfnError, OSError) as error:
                 log.warning(
-                    "Python callbacks do not see PyTorch's operators, only Python ranges: %s; then start the program again",
+                    "Python callbacks do not see PyTorch's operators, only Python ranges: %s; then"
+                    " start the program again",
                     error,
                 )
                 return

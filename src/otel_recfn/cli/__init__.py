@@ -13,13 +13,15 @@ from otel_recfn.errors import RecfnError
 from otel_recfn.version import __version__
 
 CODEGEN = (
-    "Reads operator schemas in the form of PyTorch's native_functions.yaml, and writes a Python package with a wrapper for "
-    "each operator: a range for observers, a node in graphs of otel_recfn.tracing.trace. See docs/codegen.md."
+    "Reads operator schemas in the form of PyTorch's native_functions.yaml, and writes a Python"
+    " package with a wrapper for each operator: a range for observers, a node in graphs of"
+    " otel_recfn.tracing.trace. See docs/codegen.md."
 )
 
 REPORT = (
-    "Reads Chrome traces (.json, .json.gz) that otel-recfn or torch.profiler wrote, and writes one HTML file with a flame "
-    "graph, a time line and a table. Several files are processes, or ranks, of one run."
+    "Reads Chrome traces (.json, .json.gz, a zip of one) that otel-recfn or torch.profiler wrote,"
+    " and writes one HTML file with a flame graph, a time line and a table. Several files are"
+    " processes, or ranks, of one run."
 )
 
 
@@ -39,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build() -> int:
-    """Compile the libraries against the installed torch, unless the cache has them; print their paths, and how long it took."""
+    """Compile the libraries against the installed torch, unless the cache has them; print their
+    paths, and how long it took.
+    """
     from otel_recfn.pytorch import observer_build
     from otel_recfn.support.native_part import native_part
 
@@ -57,7 +61,9 @@ def build() -> int:
 
 
 def codegen(options: argparse.Namespace) -> int:
-    """Write the package of wrappers, or check whether its files are stale; returns the exit code."""
+    """Write the package of wrappers, or check whether its files are stale; returns the exit
+    code.
+    """
     from otel_recfn.codegen.modules import WrapperRequest, generate, stale_files, write
 
     try:
@@ -67,11 +73,13 @@ def codegen(options: argparse.Namespace) -> int:
         print(f"otel-recfn codegen: {error}", file=sys.stderr)
         return 2 if options.check else 1
     for path in changed:
-        print(f"{'stale' if options.check else 'written' if path.exists() else 'removed'}: {path}")
+        done = "written" if path.exists() else "removed"
+        print(f"{'stale' if options.check else done}: {path}")
     if not options.check:
         left_out = f"; left out: {', '.join(generated.left_out)}" if generated.left_out else ""
         print(
-            f"{generated.wrapped} operators, of which {generated.traced} are recorded in graphs{left_out}"
+            f"{generated.wrapped} operators, of which {generated.traced} are recorded in"
+            f" graphs{left_out}"
         )
     return 1 if options.check and changed else 0
 
@@ -85,9 +93,12 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "build",
         help="compile the torch libraries ahead of time, for example into an image",
-        description="Compiles the torch observer, and the library for callbacks in Python, against the installed torch into "
-        "the cache (OTEL_RECFN_CACHE_DIR), and prints their paths. For an image whose programs run as another user: make the "
-        "directory as root with mode 755 before.",
+        description=(
+            "Compiles the torch observer, and the library for callbacks in Python, against the"
+            " installed torch into the cache (OTEL_RECFN_CACHE_DIR), and prints their paths. For an"
+            " image whose programs run as another user: make the directory as root with mode 755"
+            " before."
+        ),
     )
     commands.add_parser(
         "doctor",
@@ -115,9 +126,17 @@ def _add_report(command: argparse.ArgumentParser) -> None:
         help="the file to write (default: a page beside the first trace)",
     )
     command.add_argument(
+        "--all-runs",
+        action="store_true",
+        help="read files of older runs, too (default: of the newest, and what ran meanwhile)",
+    )
+    command.add_argument(
         "--format",
         choices=("html", "md", "json"),
-        help="default: by the ending of -o; without it, md and json are printed",
+        help=(
+            "a page, Markdown, or JSON; md and json are printed if there is no -o (default: by the"
+            " ending of -o, else html)"
+        ),
     )
 
 
@@ -131,7 +150,10 @@ def _add_codegen(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--dispatch",
         metavar="MODULE:ATTR",
-        help="where the operators are found: a dict by name, a module or a class; else they are PyTorch's, in torch.ops",
+        help=(
+            "where the operators are found: a dict by name, a module or a class; else they are"
+            " PyTorch's, in torch.ops"
+        ),
     )
     command.add_argument(
         "--shards",

@@ -1,8 +1,10 @@
-"""The command ``otel-recfn doctor``, which says what works here and what doesn't, each finding as soon as it is known.
+"""The command ``otel-recfn doctor``, which says what works here and what doesn't, each finding as
+soon as it is known.
 
-The first examination needs nothing but Python. Those that load PyTorch come last, in processes of their own, because an import
-of torch takes seconds, and a broken one may crash. How spans are exported is known only as far as the environment sets it up;
-the program's own code may set up something else.
+The first examination needs nothing but Python. Those that load PyTorch come last, in processes of
+their own, because an import of torch takes seconds, and a broken one may crash. How spans are
+exported is known only as far as the environment sets it up; the program's own code may set up
+something else.
 """
 
 from __future__ import annotations
@@ -47,13 +49,11 @@ def doctor() -> int:
     for name, (ok, text) in examine():
         print(line(name, ok, text), flush=True)
         failed += [name] if ok is False else []
-    verdict = (
-        f"Not everything works here: {', '.join(failed)}."
-        if failed
-        else "PyTorch's operators can become spans here."
-    )
-    print(f"\n{verdict}")
-    return 1 if failed else 0
+    if failed:
+        print(f"\nNot everything works here: {', '.join(failed)}.")
+        return 1
+    print("\nPyTorch's operators can become spans here.")
+    return 0
 
 
 def line(name: str, ok: bool | None, text: str) -> str:
@@ -101,16 +101,13 @@ def package() -> Finding:
 
 
 def settings() -> Finding:
-    """The settings in the environment. A wrong value keeps everything from starting."""
-    from otel_recfn.settings.table import Settings, unknown_variables
+    """The settings in the environment. A wrong value is ignored."""
+    from otel_recfn.settings.table import Settings
+    from otel_recfn.settings.variables import wrong_variables
 
-    try:
-        found = Settings.resolve({})
-    except RecfnError as error:
-        return False, str(error)
-    unknown = unknown_variables(os.environ)
-    if unknown:
-        return False, "; ".join(unknown)
+    if wrong := wrong_variables(os.environ):
+        return False, "; ".join(wrong)
+    found = Settings.resolve({})
     values = {
         item.name: getattr(found, item.name)
         for item in fields(found)
@@ -123,7 +120,7 @@ def recorder() -> Finding:
     """Whether the native part is there, and if not, why."""
     from otel_recfn.support.native_part import native_part
 
-    return _finding_of(lambda: str(native_part().__file__))
+    return _try_finding(lambda: str(native_part().__file__))
 
 
 def torch() -> Finding:
@@ -134,17 +131,17 @@ def torch() -> Finding:
         installed = observer_build.find_torch()
         return f"{installed.version} in {installed.directory}"
 
-    return _finding_of(found)
+    return _try_finding(found)
 
 
 def cache() -> Finding:
     """Whether compiled observers may be kept and trusted here."""
     from otel_recfn.pytorch import build_cache
 
-    return _finding_of(lambda: f"{build_cache.open_directory()}, only you or root can write there")
+    return _try_finding(lambda: f"{build_cache.open_directory()}, only you or root can write there")
 
 
-def _finding_of(find: Callable[[], str]) -> Finding:
+def _try_finding(find: Callable[[], str]) -> Finding:
     try:
         return True, find()
     except RecfnError as error:
@@ -156,17 +153,26 @@ def _finding_of(find: Callable[[], str]) -> Finding:
 CONNECT_SECONDS = 0.5
 REQUEST_SECONDS = 1.5
 DEFAULT_PORTS = {"grpc": 4317, "http/protobuf": 4318}
-COLLECTOR = "start a collector there (see collector-config.yaml and docs/collector.md), or set OTEL_EXPORTER_OTLP_ENDPOINT"
+COLLECTOR = (
+    "start a collector there (see collector-config.yaml and docs/collector.md), or set"
+    " OTEL_EXPORTER_OTLP_ENDPOINT"
+)
 SETTINGS = "see its log, and look at OTEL_EXPORTER_OTLP_ENDPOINT, _PROTOCOL and _HEADERS"
 
 
 def sdk() -> Finding:
     """Whether the SDK is installed, and not switched off."""
-    from otel_recfn.settings.table import sdk_is_disabled
+    from otel_recfn.settings.variables import sdk_is_disabled
 
     version = importlib.metadata.version("opentelemetry-sdk")
     if sdk_is_disabled():
-        return False, f"opentelemetry-sdk {version}, but OTEL_SDK_DISABLED=true: no spans; unset it"
+        return (
+            False,
+            (
+                f"opentelemetry-sdk {version}, but OTEL_SDK_DISABLED=true: nothing is recorded;"
+                " unset it"
+            ),
+        )
     return True, f"opentelemetry-sdk {version}, OTEL_SDK_DISABLED not set to true"
 
 
@@ -190,13 +196,19 @@ def exporters() -> Finding:
     if missing:
         return (
             False,
-            f"OTEL_TRACES_EXPORTER asks for {safe_text(', '.join(missing))}, not installed; {listed}",
+            (
+                f"OTEL_TRACES_EXPORTER asks for {safe_text(', '.join(missing))}, not installed;"
+                f" {listed}"
+            ),
         )
     return True, f"OTEL_TRACES_EXPORTER={','.join(asked)}; {listed}"
 
 
 def endpoint() -> Finding:
-    """Whether something listens at the OTLP endpoint. Another machine is contacted only if the environment names it."""
+    """Whether something listens at the OTLP endpoint.
+
+    Another machine is contacted only if the environment names it.
+    """
     protocol = _traces_setting("PROTOCOL") or "grpc"
     named = _traces_setting("ENDPOINT")
     port = DEFAULT_PORTS.get(protocol, 4318)
@@ -210,11 +222,11 @@ def endpoint() -> Finding:
     except (OSError, ValueError) as error:
         why = safe_request_error(error, secrets_of(url))
         return False if named else None, f"{where}: nothing listens there ({why}); {COLLECTOR}"
-    refused = _refusal_of_a_request(protocol)
+    refused = _request_refusal(protocol)
     if refused is None:
         return True, f"{where}: takes OTLP requests"
     other, path = ("http/protobuf", "/v1/traces") if protocol == "grpc" else ("grpc", "")
-    if _refusal_of_a_request(other, f"{parts.scheme or 'http'}://{parts.netloc}{path}") is None:
+    if _request_refusal(other, f"{parts.scheme or 'http'}://{parts.netloc}{path}") is None:
         return False, f"{where}: {_other_protocol(other)}"
     return (
         False,
@@ -224,15 +236,22 @@ def endpoint() -> Finding:
 
 def _other_protocol(spoken: str) -> str:
     """The way out if the endpoint speaks another protocol."""
-    of_traces = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
-    variable = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" if of_traces else "OTEL_EXPORTER_OTLP_PROTOCOL"
+    traces_protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
+    variable = (
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" if traces_protocol else "OTEL_EXPORTER_OTLP_PROTOCOL"
+    )
     looks, other = ("gRPC", "HTTP") if spoken == "grpc" else ("HTTP", "gRPC")
     port = DEFAULT_PORTS["http/protobuf" if spoken == "grpc" else "grpc"]
-    return f"this looks like {looks}: set {variable}={spoken}, or name the port for {other}, usually {port}"
+    return (
+        f"this looks like {looks}: set {variable}={spoken}, or name the port for {other}, usually"
+        f" {port}"
+    )
 
 
-def _refusal_of_a_request(protocol: str, endpoint: str | None = None) -> str | None:
-    """The reason for which an empty request, sent as the program's exporter sends one, was refused; None if it was accepted."""
+def _request_refusal(protocol: str, endpoint: str | None = None) -> str | None:
+    """The reason for which an empty request, sent as the program's exporter sends one, was
+    refused; None if it was accepted.
+    """
     module = "grpc" if protocol == "grpc" else "http"
     made = import_module(
         f"opentelemetry.exporter.otlp.proto.{module}.trace_exporter"
@@ -248,11 +267,9 @@ def _refusal_of_a_request(protocol: str, endpoint: str | None = None) -> str | N
     finally:
         logger.propagate = propagated
         logger.removeHandler(last_message)
-    return (
-        None
-        if taken
-        else safe_text(last_message.message, secrets_from_environment()) or "no answer"
-    )
+    if taken:
+        return None
+    return safe_text(last_message.message, secrets_from_environment()) or "no answer"
 
 
 class _LastMessage(logging.Handler):
@@ -265,7 +282,9 @@ class _LastMessage(logging.Handler):
 
 
 def _traces_setting(name: str) -> str:
-    """An OTLP setting from the environment: the variable for traces, else the one for all signals."""
+    """An OTLP setting from the environment: the variable for traces, else the one for all
+    signals.
+    """
     return (
         os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}")
         or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}")
@@ -291,7 +310,9 @@ print(torch_callbacks.load(lambda *_error: True).features())
 
 
 def observer() -> Finding:
-    """Whether operators can be observed, and whether PyTorch has the private names that we look for."""
+    """Whether operators can be observed, and whether PyTorch has the private names that we look
+    for.
+    """
     from otel_recfn.pytorch import details, observer_build
 
     return _library(
@@ -300,7 +321,10 @@ def observer() -> Finding:
 
 
 def callbacks() -> Finding:
-    """Whether callbacks in Python can be called. If not, it is no failure, as spans and files need none."""
+    """Whether callbacks in Python can be called.
+
+    If not, it is no failure, as spans and files need none.
+    """
     from otel_recfn.pytorch import details, observer_build
 
     ok, text = _library(observer_build.TORCH_CALLBACKS, LOAD_CALLBACKS, details.CALLBACKS)
@@ -320,7 +344,10 @@ def _library(library: NativeLibrary, program: str, known: Mapping[str, Detail]) 
     if path is None:
         return (
             True,
-            f"not built yet; built at first use, about {library.seconds} s, or now with `otel-recfn build`",
+            (
+                f"not built yet; built at first use, about {library.seconds} s, or now with"
+                " `otel-recfn build`"
+            ),
         )
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from otel_recfn.errors import RecfnError, TraceFileError
+
+MAX_NAMED = 5
+"""The most files that a sentence names."""
 
 
 def report(options: argparse.Namespace) -> int:
@@ -13,26 +18,61 @@ def report(options: argparse.Namespace) -> int:
     files, out, form = options.files, options.out, options.format
     try:
         from otel_recfn.report.files import read_processes
-        from otel_recfn.report.report import (
-            Report,
-        )  # without the native part it can't be imported, and says so
-        from otel_recfn.report.texts import printable
 
-        processes = read_processes(files)
+        # Without the native part it can't be imported, and says so.
+        from otel_recfn.report.report import Report
+        from otel_recfn.report.terminal import printable
+    except RecfnError as error:
+        print(f"otel-recfn report: {error}", file=sys.stderr)
+        return 2
+
+    def say(text: str) -> None:
+        line = printable(" ".join(text.splitlines()), sys.stderr)
+        print(f"otel-recfn report: {line}", file=sys.stderr)
+
+    try:
+        processes = read_processes(files, all_runs=options.all_runs)
+        read = [each.path for each in processes if each.path is not None]
         if out is None and form in (None, "html"):
-            out = files[0].with_name(
-                files[0].name.removesuffix(".gz").removesuffix(".json") + ".html"
+            out = read[0].with_name(
+                read[0].name.removesuffix(".gz").removesuffix(".json") + ".html"
             )
-        if out in files:
+        if out is not None and _is_one_of(out, files):
             raise TraceFileError(f"{out} is one of the traces; name another file to write with -o")
+        notes = [f"{each.path}: {each.left_out}." for each in processes if each.left_out]
+        if older := [path.name for path in files if path not in read]:
+            notes.append(_older_runs_note(older))
         made = Report(
             processes,
-            files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more",
+            read[0].name if len(read) == 1 else f"{read[0].name} and {len(read) - 1} more",
+            notes,
         )
         if out is not None:
             made.write(out, form)
+            for note in notes:
+                say(note)
         sys.stdout.write(printable(made.text(form) if out is None else f"{out}\n"))
     except (RecfnError, OSError) as error:
-        print(f"otel-recfn report: {error}", file=sys.stderr)
+        say(str(error))
+        return 2
+    except MemoryError:
+        say(
+            "there is not enough memory for a report of so much; give fewer files, or record fewer"
+            " steps"
+        )
         return 2
     return 0
+
+
+def _older_runs_note(names: Sequence[str]) -> str:
+    """The sentence that says which files were left out."""
+    file_names = ", ".join(names[:MAX_NAMED])
+    more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
+    return f"Left out, as they are of older runs (--all-runs reads them): {file_names}{more}."
+
+
+def _is_one_of(out: Path, files: Sequence[Path]) -> bool:
+    """Whether a file is one of these, by whatever name."""
+    return out in files or any(
+        out.exists() and path.exists() and out.samefile(path) for path in files
+    )

@@ -1,1 +1,3 @@
-"""The generator of trace wrappers from operator schemas; programs that use the wrappers import none of this."""
+"""The generator of trace wrappers from operator schemas; programs that use the wrappers import
+none of this.
+"""

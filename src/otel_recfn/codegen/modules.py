@@ -1,11 +1,14 @@
-"""Modules of wrappers: their texts, and their files, which are written only when they change, and never over other people's.
+"""Modules of wrappers: their texts, and their files, which are written only when they change, and
+never over other people's.
 
-Each wrapper is in the shard that the hash of its operator's root name gives; a package has them all. Texts are as they come, a
-statement a line or a part a line: each file tells formatters and linters to leave it alone.
+Each wrapper is in the shard that the hash of its operator's root name gives; a package has them
+all. Texts are as they come, a statement a line or a part a line: each file tells formatters and
+linters to leave it alone.
 
-PyTorch converts each argument that is passed, also those that are the default, which costs up to some hundred nanoseconds for a
-list or a keyword. So wrappers of its operators leave out what has its default, where all have that.
-Operators in Python are passed all arguments: their own defaults may be others than the schema's.
+PyTorch converts each argument that is passed, also those that are the default, which costs up to
+some hundred nanoseconds for a list or a keyword. So wrappers of its operators leave out what has
+its default, where all have that. Operators in Python are passed all arguments: their own defaults
+may be others than the schema's.
 """
 
 from __future__ import annotations
@@ -33,10 +36,11 @@ from otel_recfn.errors import GeneratorError, SchemaError
 MARK = "# Written by otel-recfn codegen"
 """The first words of every file of ours."""
 WIDTH, STEP = 88, "    "
-TELLS = [
+HEADER = [
     "# fmt: off",
     "# ruff: noqa",
-    # mypy would compare defaults one by one, and can't know that an operator returns what its schema says.
+    # mypy would compare defaults one by one, and can't know that an operator returns what its
+    # schema says.
     '# mypy: disable-error-code="comparison-overlap, no-any-return"',
 ]
 SINGLETONS = ("None", "True", "False")
@@ -58,8 +62,12 @@ class WrapperRequest:
     def header(self) -> list[str]:
         """The first lines of each file, which don't depend on where files are."""
         options = f" --dispatch {self.dispatch}" if self.dispatch else ""
-        command = f"otel-recfn codegen --schema {self.schema.name}{options} --shards {self.shards} --out ..."
-        return [f"{MARK}, which overwrites changes:", f"#     {command}", *TELLS]
+        return [
+            f"{MARK}, which overwrites changes:",
+            f"#     otel-recfn codegen --schema {self.schema.name}{options} \\",
+            f"#         --shards {self.shards} --out ...",
+            *HEADER,
+        ]
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,9 @@ class Generated:
 
 
 def generate(request: WrapperRequest) -> Generated:
-    """Read the schemas and make the modules' texts; a SchemaError or GeneratorError says what is in the way."""
+    """Read the schemas and make the modules' texts; a SchemaError or GeneratorError says what is
+    in the way.
+    """
     words = ANY if request.dispatch else TORCH
     found = [
         (each, facts_of(each, rules_of(each.name.namespace)))
@@ -96,7 +106,9 @@ def generate(request: WrapperRequest) -> Generated:
 
 
 def shard_of(root_name: str, shards: int) -> int:
-    """The shard of an operator, chosen as PyTorch's generator does (source: ``torchgen.utils.string_stable_hash``)."""
+    """The shard of an operator, chosen as PyTorch's generator does (source:
+    ``torchgen.utils.string_stable_hash``).
+    """
     digest = hashlib.sha1(root_name.encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest, "little") % shards
 
@@ -146,13 +158,12 @@ class Wrapper:
     @cached_property
     def _defaults(self) -> dict[str, str]:
         """The defaults, by argument, that may be left out of a call."""
-        optional = (
-            [each for each in self.operator.arguments if each.default is not None]
-            if self.words is TORCH
-            else []
-        )
+        if self.words is not TORCH:
+            return {}
         return {
-            each.name: python_words.default(each, self.operator, self.words) for each in optional
+            each.name: python_words.default(each, self.operator, self.words)
+            for each in self.operator.arguments
+            if each.default is not None
         }
 
     def lines(self) -> list[str]:
@@ -218,12 +229,10 @@ class Wrapper:
             ):
                 parts.append("*")
             hint = python_words.hint(each.type, self.words)
-            default = (
-                f" = {python_words.default(each, self.operator, self.words)}"
-                if each.default is not None
-                else ""
-            )
-            parts.append(f"{parameter_name(each.name)}: {hint}{default}")
+            parameter = f"{parameter_name(each.name)}: {hint}"
+            if each.default is not None:
+                parameter += f" = {python_words.default(each, self.operator, self.words)}"
+            parts.append(parameter)
         lines = _statement(
             f"def {self.name}(",
             parts,
@@ -238,13 +247,18 @@ class Wrapper:
         return lines
 
     def _unobserved(self) -> Iterator[str]:
-        """The lines that run while nobody observes: ``if dtype is device is None and alpha is _DEFAULT_1: ...``"""
+        """The lines that run while nobody observes: ``if dtype is device is None and alpha is
+        _DEFAULT_1: ...``
+        """
         arguments = self.operator.arguments
         same: dict[str, list[str]] = {}
         for name, default in self._defaults.items():
             same.setdefault(_constant(default), []).append(parameter_name(name))
         if same:
-            yield f"{STEP * 2}if {' and '.join([' is '.join([*names, value]) for value, names in same.items()])}:"
+            yield (
+                f"{STEP * 2}if"
+                f" {' and '.join([' is '.join([*names, value]) for value, names in same.items()])}:"
+            )
             yield STEP * 3 + self._call([each for each in arguments if each.default is None])
         yield STEP * 2 + self._call(arguments)
 
@@ -256,11 +270,9 @@ def _passed(argument: Argument) -> str:
     value = parameter_name(argument.name)
     if not argument.keyword_only:
         return value
-    return (
-        f'**{{"{argument.name}": {value}}}'
-        if iskeyword(argument.name)
-        else f"{argument.name}={value}"
-    )
+    if iskeyword(argument.name):
+        return f'**{{"{argument.name}": {value}}}'
+    return f"{argument.name}={value}"
 
 
 def _constant(expression: str) -> str:
@@ -315,15 +327,12 @@ def _package(
     shards: Sequence[Sequence[Wrapper]], left_out: Sequence[str], request: WrapperRequest
 ) -> str:
     about = "# A wrapper for each operator."
-    about += (
-        f" Without one are those whose tracing PyTorch writes by hand: {', '.join(left_out)}."
-        if left_out
-        else ""
-    )
-    lines, names = (
-        [*request.header, about, ""],
-        sorted([each.name for shard in shards for each in shard]),
-    )
+    if left_out:
+        about += (
+            f" Without one are those whose tracing PyTorch writes by hand: {', '.join(left_out)}."
+        )
+    lines = [*request.header, about, ""]
+    names = sorted([each.name for shard in shards for each in shard])
     for number, shard in enumerate(shards):
         if shard:
             lines += _statement(
@@ -339,7 +348,9 @@ def _package(
 
 
 def stale_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """The files that are missing, differ, or belong to a shard that is no more; a GeneratorError if one is other people's."""
+    """The files that are missing, differ, or belong to a shard that is no more; a GeneratorError
+    if one is other people's.
+    """
     changed = [folder / name for name, text in texts.items() if _content(folder / name) != text]
     ours = [
         path
@@ -368,7 +379,8 @@ def _content(path: Path) -> str | None:
     text = _read(path)
     if text.strip() and not text.startswith(MARK):
         raise GeneratorError(
-            f"{path} was not written by otel-recfn codegen; choose another directory with --out, or remove it"
+            f"{path} was not written by otel-recfn codegen; choose another directory with --out, or"
+            " remove it"
         )
     return text
 

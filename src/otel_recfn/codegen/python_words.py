@@ -1,4 +1,6 @@
-"""Names, types and defaults of schemas as Python writes them, for PyTorch's operators and for others."""
+"""Names, types and defaults of schemas as Python writes them, for PyTorch's operators and for
+others.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,10 @@ PLAIN: Mapping[str, str] = MappingProxyType(
         "GraphModule": "Any",
     }
 )
-"""The hints that are the same for all operators. For ``complex`` Python's type system takes any number."""
+"""The hints that are the same for all operators.
+
+For ``complex`` Python's type system takes any number.
+"""
 
 
 @dataclass(frozen=True)
@@ -93,11 +98,8 @@ TORCH = Words(
             word: f"torch.{word}"
             for word in ("channels_last", "contiguous_format", "double", "float", "int", "long")
         }
-        | {
-            "preserve_format": "torch.preserve_format",
-            "strided": "torch.strided",
-            "Mean": "1",
-        }  # the number of Mean
+        # The number of Mean.
+        | {"preserve_format": "torch.preserve_format", "strided": "torch.strided", "Mean": "1"}
     ),
 )
 """The words for operators in ``torch.ops``."""
@@ -108,11 +110,16 @@ ANY = Words(
         {"Mean": "1"} | {word: f'"{word}"' for word in TORCH.defaults if word != "Mean"}
     ),
 )
-"""The words for any other operators: tensors, dtypes and devices are whatever their library takes, and words are texts."""
+"""The words for any other operators: tensors, dtypes and devices are whatever their library
+takes, and words are texts.
+"""
 
 
 _LIST = re.compile(r"(.+)\[(\d*)\]")
-"""A list's type: that of its elements, and its size where it has one. Then one element may stand for all of the list."""
+"""A list's type: that of its elements, and its size where it has one.
+
+Then one element may stand for all of the list.
+"""
 
 
 def hint(type_: str, words: Words) -> str:
@@ -127,13 +134,19 @@ def hint(type_: str, words: Words) -> str:
 
 
 def return_hint(operator: Operator, words: Words) -> str:
-    """The hint of the wrapper's result. A list is a list there, while an argument may be any sequence."""
+    """The hint of the wrapper's result.
+
+    A list is a list there, while an argument may be any sequence.
+    """
     returns = [re.sub(r"^Sequence\[", "list[", hint(each, words)) for each in operator.returns]
     return f"tuple[{', '.join(returns)}]" if len(returns) > 1 else "".join(returns) or "None"
 
 
 def default(argument: Argument, operator: Operator, words: Words) -> str:
-    """A default as a Python expression that calls can't change: lists become tuples. A SchemaError if it is none."""
+    """A default as a Python expression that calls can't change: lists become tuples.
+
+    A SchemaError if it is none.
+    """
     text = argument.default or ""
     base = base_type(argument.type)
     if text in words.defaults and base not in ("str", "bool"):
@@ -142,7 +155,10 @@ def default(argument: Argument, operator: Operator, words: Words) -> str:
     try:
         value = float(text) if is_number else ast.literal_eval(text)
     except (SyntaxError, ValueError):
-        problem = f"the default {text!r} of {argument.name!r} can't be read; write a number, text, list, True, False or None"
+        problem = (
+            f"the default {text!r} of {argument.name!r} can't be read; write a number, text, list,"
+            " True, False or None"
+        )
         raise SchemaError(operator.location, problem) from None
     listed = _LIST.fullmatch(argument.type.removesuffix("?"))
     if listed and listed[2] and value is not None and not isinstance(value, list):

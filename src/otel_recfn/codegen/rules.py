@@ -1,6 +1,8 @@
-"""The operators that are wrapped and what graphs record of them: PyTorch's rules as data (source: ``gen_trace_type.py``).
+"""The operators that are wrapped and what graphs record of them: PyTorch's rules as data (source:
+``gen_trace_type.py``).
 
-A tracer records operators as they are called, also those that write; with ``force_outplace``, all as returning results.
+A tracer records operators as they are called, also those that write; with ``force_outplace``, all
+as returning results.
 """
 
 from __future__ import annotations
@@ -22,18 +24,28 @@ FACTORY = "factory"
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules for a namespace's operators, named by the bases of their names unless said otherwise."""
+    """The rules for a namespace's operators, named by the bases of their names unless said
+    otherwise.
+    """
 
     manual: frozenset[str] = frozenset()
-    """C++ names of operators that get no wrapper, because PyTorch writes their kernels or tracing by hand."""
+    """C++ names of operators that get no wrapper, because PyTorch writes their kernels or
+    tracing by hand.
+    """
     never_recorded: frozenset[str] = frozenset()
-    """Operators that are wrapped but not recorded, because the operators that they consist of are."""
+    """Operators that are wrapped but not recorded, because the operators that they consist of
+    are.
+    """
     renamed: Mapping[str, str] = field(default_factory=dict)
     """The recorded name, by operator name without overload."""
     options_added: frozenset[str] = frozenset()
-    """Operators whose writing variants get default options and a memory format when recorded out of place."""
+    """Operators whose writing variants get default options and a memory format when recorded out
+    of place.
+    """
     factories: frozenset[str] = frozenset()
-    """Operators whose out variants are recorded with the options of the result, though they have tensors as inputs."""
+    """Operators whose out variants are recorded with the options of the result, though they have
+    tensors as inputs.
+    """
 
 
 ATEN = Rules(
@@ -87,7 +99,9 @@ class Recorded(NamedTuple):
     kind: str
     """The operator's name in the node, without namespace."""
     inputs: tuple[str, ...]
-    """The inputs as a written module has them: an argument's name in quotes, ``Option(...)`` or ``Constant(...)``."""
+    """The inputs as a written module has them: an argument's name in quotes, ``Option(...)`` or
+    ``Constant(...)``.
+    """
 
 
 @dataclass(frozen=True)
@@ -97,7 +111,9 @@ class Facts:
     in_place: Recorded | None = None
     out_of_place: Recorded | None = None
     guarded: str = ""
-    """The argument that the operator writes, if ``force_outplace`` checks that nobody else uses its data."""
+    """The argument that the operator writes, if ``force_outplace`` checks that nobody else uses
+    its data.
+    """
 
 
 ADDED_OPTIONS = (
@@ -107,8 +123,11 @@ ADDED_OPTIONS = (
     'Constant("options", False)',
     'Constant("memory_format", 1)',
 )
-"""The inputs that ``Rules.options_added`` asks for: options that nobody gave, in PyTorch's numbers. They are no dtype, the
-strided layout, the CPU, memory that is not pinned, and the argument's memory format."""
+"""The inputs that ``Rules.options_added`` asks for: options that nobody gave, in PyTorch's numbers.
+
+They are no dtype, the strided layout, the CPU, memory that is not pinned, and the argument's memory
+format.
+"""
 
 
 def facts_of(operator: Operator, rules: Rules) -> Facts | None:
@@ -148,7 +167,9 @@ def _recorded_name(operator: Operator, rules: Rules, otherwise: str) -> str:
 
 
 def _out_of_place_inputs(operator: Operator, rules: Rules) -> tuple[str, ...]:
-    """The arguments without those that take results; in their place the options that a factory needs."""
+    """The arguments without those that take results; in their place the options that a factory
+    needs.
+    """
     inputs = [f'"{each.name}"' for each in operator.arguments if not each.is_out]
     if operator.out_arguments and _is_factory(operator, rules):
         inputs += [

@@ -1,8 +1,10 @@
-"""Operators, as read from a file like PyTorch's ``native_functions.yaml``: a list of entries, each with a schema.
+"""Operators, as read from a file like PyTorch's ``native_functions.yaml``: a list of entries, each
+with a schema.
 
-This is the one place that knows torchgen, the generator inside the torch wheel: it parses the schemas, and its model of one
-becomes ours. Where an entry says ``autogen``, it makes the variants that PyTorch would have: then all entries of the file have
-to be complete ones as PyTorch's own are, with a ``dispatch`` where PyTorch asks for one.
+This is the one place that knows torchgen, the generator inside the torch wheel: it parses the
+schemas, and its model of one becomes ours. Where an entry says ``autogen``, it makes the variants
+that PyTorch would have: then all entries of the file have to be complete ones as PyTorch's own are,
+with a ``dispatch`` where PyTorch asks for one.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class Argument(NamedTuple):
 
 
 class OperatorName(NamedTuple):
-    """``aten::__iand__.Scalar`` is namespace ``aten``, base ``and``, overload ``Scalar``, and a dunder."""
+    """``aten::__iand__.Scalar`` is namespace ``aten``, base ``and``, overload ``Scalar``, and a
+    dunder.
+    """
 
     namespace: str
     base: str
@@ -49,7 +53,9 @@ class Operator:
 
     name: OperatorName
     kind: str
-    """The operator's use of its arguments, by torchgen's names: functional, inplace, out, mutable or scratch."""
+    """The operator's use of its arguments, by torchgen's names: functional, inplace, out,
+    mutable or scratch.
+    """
     arguments: tuple[Argument, ...]
     """The arguments in schema order: positional, keyword-only, out."""
     returns: tuple[str, ...]
@@ -91,10 +97,11 @@ Entry = dict[str, Any]
 
 
 def operators_of(path: Path) -> list[Operator]:
-    """The operators of a file in the order of its entries, then those that torchgen generates for ``autogen``.
+    """The operators of a file in the order of its entries, then those that torchgen generates for
+    ``autogen``.
 
-    A SchemaError says where the file is no list of schemas, which entry torchgen doesn't understand, or which operator is
-    declared twice.
+    A SchemaError says where the file is no list of schemas, which entry torchgen doesn't
+    understand, or which operator is declared twice.
     """
     try:
         import torchgen.gen as gen
@@ -105,11 +112,8 @@ def operators_of(path: Path) -> list[Operator]:
         ) from error
     try:
         entries = yaml.load(path.read_text(encoding="utf-8"), Loader=gen.LineLoader)
-    except (
-        yaml.YAMLError,
-        UnicodeDecodeError,
-        AssertionError,
-    ) as error:  # the last one of a key that is there twice
+    # The last one of a key that is there twice.
+    except (yaml.YAMLError, UnicodeDecodeError, AssertionError) as error:
         mark = getattr(error, "problem_mark", None)
         raise SchemaError(f"{path}:{mark.line + 1 if mark else 1}", f"not YAML: {error}") from error
     if not isinstance(entries, list):

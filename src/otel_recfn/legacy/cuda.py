@@ -1,6 +1,7 @@
 """CUDA for the legacy profiler: events that time the GPU, NVTX ranges, and a run's times.
 
-Source: ``ProfilerStubs`` in torch/csrc/profiler/stubs/base.h; a build of PyTorch without CUDA has none there either.
+Source: ``ProfilerStubs`` in torch/csrc/profiler/stubs/base.h; a build of PyTorch without CUDA has
+none there either.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class CudaStubs:
     def record(self) -> CudaRecord:
         """Record an event on the current stream of the current device."""
         cuda = _cuda()
-        device, event, now = cuda.current_device(), cuda.Event(enable_timing=True), time.time_ns()
+        device = cuda.current_device()
+        event = cuda.Event(enable_timing=True)
+        now = time.time_ns()
         event.record()
         return CudaRecord(device, event, now)
 
@@ -71,7 +74,8 @@ def cuda_stubs() -> Any:
 def register_cuda_methods(stubs: Any) -> Any:
     """Register other stubs, as another device's plugin or a test does. Returns the ones before.
 
-    It has the methods of CudaStubs; ``record`` gives a CudaRecord, and ``elapsed_us`` takes the events of two.
+    It has the methods of CudaStubs; ``record`` gives a CudaRecord, and ``elapsed_us`` takes the
+    events of two.
     """
     global _stubs
     replaced, _stubs = _stubs, stubs
@@ -82,21 +86,26 @@ def register_cuda_methods(stubs: Any) -> Any:
 
 
 class CudaTimes:
-    """Moments on the GPU, kept until they become events of the run. Methods may be called from any thread.
+    """Moments on the GPU, kept until they become events of the run.
 
-    What comes beyond the ``most`` that are kept is not timed, as its range wouldn't be kept either.
+    Methods may be called from any thread.
+
+    What comes beyond the ``limit`` that are kept is not timed, as its range wouldn't be kept
+    either.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._records: dict[tuple[int, int], CudaRecord] = {}
 
     def __len__(self) -> int:
         return len(self._records)
 
     def record(self, kind: int, key: int) -> None:
-        """Record the current moment for the push or pop of the range with handle ``key``, or for the mark with that id."""
-        if len(self._records) < self._most:
+        """Record the current moment for the push or pop of the range with handle ``key``, or for
+        the mark with that id.
+        """
+        if len(self._records) < self._limit:
             self._records[kind, key] = cuda_stubs().record()
 
     def take(self, kind: int, key: int) -> CudaRecord | None:

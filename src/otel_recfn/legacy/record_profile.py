@@ -1,12 +1,13 @@
-"""Profiles of a block of code as trace files in the legacy profiler's own format, for chrome://tracing.
+"""Profiles of a block of code as trace files in the legacy profiler's own format, for
+chrome://tracing.
 
-Source: ``RecordProfile`` and ``writeProfilerEventsToStream`` in torch/csrc/autograd/profiler_legacy.cpp.
+Source: ``RecordProfile`` and ``writeProfilerEventsToStream`` in
+torch/csrc/autograd/profiler_legacy.cpp.
 """
 
 from __future__ import annotations
 
 import io
-import logging
 import os
 import sys
 import threading
@@ -17,33 +18,29 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 from otel_recfn.errors import ProfilerError
+from otel_recfn.legacy.config import START_PROFILE, ProfilerConfig, ProfilerState
+from otel_recfn.legacy.event import LegacyEvent
+from otel_recfn.legacy.kinds import EventKind
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
-from otel_recfn.legacy.values import (
-    START_PROFILE,
-    EventKind,
-    LegacyEvent,
-    ProfilerConfig,
-    ProfilerState,
-)
 from otel_recfn.sinks.chrome.encoder import microseconds
 from otel_recfn.sinks.growing_file import GrowingFile
+from otel_recfn.support.logs import log
 from otel_recfn.support.texts import json_value
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-log = logging.getLogger("otel_recfn")
-
 
 class RecordProfile:
-    """A profile of one thread, written to a file by ``close``, or when the last reference is dropped.
+    """A profile of one thread, written to a file by ``close``, or when the last reference is
+    dropped.
 
         with RecordProfile("steps.trace"):
             model(x)
 
     Args:
-        out: a path, or a text stream, which stays open. An existing file is emptied at once, as by PyTorch, and keeps
-            its permissions; a new one is for this user alone.
+        out: a path, or a text stream, which stays open. An existing file is emptied at once, as by
+            PyTorch, and keeps its permissions; a new one is for this user alone.
 
     Raises:
         ProfilerError: a profiler runs in this thread.
@@ -53,13 +50,13 @@ class RecordProfile:
     def __init__(self, out: str | os.PathLike[str] | TextIO) -> None:
         enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU))
         self._running = False
-        self._pid, self._thread = os.getpid(), threading.get_ident()
+        self._pid = os.getpid()
+        self._thread = threading.get_ident()
         self._out = out
         try:
             if isinstance(out, str | os.PathLike):
-                GrowingFile(
-                    out
-                ).close()  # what can't be made is an error now, and not after the run
+                # What can't be made is an error now, and not after the run.
+                GrowingFile(out).close()
         except BaseException:
             disable_profiler_legacy()
             raise
@@ -82,7 +79,11 @@ class RecordProfile:
             log.exception("the profile could not be written")
 
     def _write(self, events: Sequence[LegacyEvent]) -> None:
-        """Write the trace. The file is open only meanwhile, since the program may close descriptors that it doesn't know."""
+        """Write the trace.
+
+        The file is open only meanwhile, since the program may close descriptors that it doesn't
+        know.
+        """
         if not isinstance(self._out, str | os.PathLike):
             write_profiler_events_to_stream(self._out, events)
             return
@@ -109,15 +110,18 @@ class RecordProfile:
 
 
 def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) -> None:
-    """Write a list with a complete event for each range of a run, as soon as its pop is read. The stream encodes as UTF-8.
+    """Write a list with a complete event for each range of a run, as soon as its pop is read.
 
-    Times are microseconds since the mark ``__start_profile``, with three decimals. A ProfilerError if that is missing, or a pop
-    has no push before it.
+    The stream encodes as UTF-8.
+
+    Times are microseconds since the mark ``__start_profile``, with three decimals. A ProfilerError
+    if that is missing, or a pop has no push before it.
     """
     start = next((event for event in events if event.name == START_PROFILE), None)
     if start is None:
         raise ProfilerError(
-            f"Could not find {START_PROFILE} mark; pass the events of all threads, from the beginning of the run"
+            f"Could not find {START_PROFILE} mark; pass the events of all threads, from the"
+            " beginning of the run"
         )
     separator = "[\n"
     for push, pop in _ranges(events):
@@ -127,21 +131,29 @@ def write_profiler_events_to_stream(out: TextIO, events: Sequence[LegacyEvent]) 
 
 
 def _ranges(events: Iterable[LegacyEvent]) -> Iterator[tuple[LegacyEvent, LegacyEvent]]:
-    """Pushes with their pops, by handle and node, since processes number their ranges alike."""
-    pushes: dict[tuple[int, int], LegacyEvent] = {}
+    """Pushes with their pops: of this process by event id, of others by handle and node.
+
+    Processes number their ranges alike, and a range of this one may begin and end as two nodes.
+    """
+    pushes: dict[object, LegacyEvent] = {}
     for event in events:
-        key = event.handle, event.node_id
+        key = event.event_id or (event.handle, event.node_id)
         if event.kind == EventKind.PUSH_RANGE:
             pushes[key] = event
         elif event.kind == EventKind.POP_RANGE:
             if key not in pushes:
                 raise ProfilerError(
-                    f"Unmatched pop event: handle {event.handle} of node {event.node_id} on thread {event.thread_id}; "
-                    "pass the events of all threads, each thread's in their order"
+                    f"Unmatched pop event: handle {event.handle} of node {event.node_id} on thread"
+                    f" {event.thread_id}; pass the events of all threads, each thread's in their"
+                    " order"
                 )
             yield pushes.pop(key), event
 
 
 def _complete_event(start: LegacyEvent, push: LegacyEvent, pop: LegacyEvent) -> str:
-    times = f'"ts":{microseconds(push.cpu_ns - start.cpu_ns)},"dur":{microseconds(pop.cpu_ns - push.cpu_ns)}'
-    return f'{{"name":{json_value(push.name)},"ph":"X",{times},"tid":{push.thread_id},"pid":"CPU Functions","args":{{}}}}'
+    begin = microseconds(push.cpu_ns - start.cpu_ns)
+    duration = microseconds(pop.cpu_ns - push.cpu_ns)
+    return (
+        f'{{"name":{json_value(push.name)},"ph":"X","ts":{begin},"dur":{duration},'
+        f'"tid":{push.thread_id},"pid":"CPU Functions","args":{{}}}}'
+    )

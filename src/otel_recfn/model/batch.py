@@ -1,11 +1,14 @@
 """Sealed columns, which a drain hands to every sink.
 
-A batch never changes once it is made, but for one thing: ``names`` may be a list that later batches share, which grows at its
-end (copying some 65,536 names would cost more than the drain). What the rows of a batch index stays where it is. Batches also
-share the memory of empty columns, which is read-only: ``torch.from_numpy`` only warns of that, so copy what is to be written.
+A batch never changes once it is made, but for one thing: ``names`` may be a list that later batches
+share, which grows at its end (copying some 65,536 names would cost more than the drain). What the
+rows of a batch index stays where it is. Batches also share the memory of empty columns, which is
+read-only: ``torch.from_numpy`` only warns of that, so copy what is to be written.
 
-Rows stand in the order in which the drain closed them: a child before its parent, and per thread in the order of their ends.
-``opened`` announces top-level ranges that began, in order, so that a sink can decide on a trace before their children come.
+Rows stand in the order in which the drain closed them: a child before its parent, and per thread in
+the order of their ends. ``opened`` announces outermost ranges that began, in order, so that a sink
+can decide on a trace before their children come. ``steps`` are no rows: a training step is known
+when its optimizer has stepped, and its ranges had begun and ended before.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.columns import (
-    ANNOUNCED_COLUMNS,
     COLUMN_TYPES,
     COLUMNS,
     NO_CONTEXT,
+    OPENED_COLUMNS,
     Column,
     ColumnArrays,
     ColumnValues,
@@ -38,8 +41,10 @@ __all__ = [
     "Event",
     "Opened",
     "OpenedColumns",
+    "ProgramSpan",
     "SpanContextRef",
     "Track",
+    "TrainingStep",
 ]
 
 SHARED_ROWS = 1 << 18
@@ -63,7 +68,10 @@ def empty_column(dtype: Any, count: int, empty: int = 0) -> NDArray[Any]:
 
 @cache
 def shared_column(dtype: Any, empty: int = 0) -> NDArray[Any]:
-    """The ``base`` of shared empty columns. Filling one for each batch would cost a tenth of the drain."""
+    """The ``base`` of shared empty columns.
+
+    Filling one for each batch would cost a tenth of the drain.
+    """
     values = _filled(SHARED_ROWS, dtype, empty)
     values.flags.writeable = False
     return values
@@ -75,7 +83,9 @@ def _filled(count: int, dtype: type[np.generic], value: int) -> NDArray[Any]:
 
 
 class Opened(NamedTuple):
-    """A top-level range that began; its row follows when it ends."""
+    """An outermost range that began, directly in a span or in nothing; its row follows when it
+    ends.
+    """
 
     event_id: int
     name: str
@@ -90,7 +100,9 @@ class Opened(NamedTuple):
 
 
 class OpenedColumns:
-    """The columns of ``Batch.opened``. Where a program announces every operator, tuples would cost more than the drain.
+    """The columns of ``Batch.opened``.
+
+    Where a program announces every operator, tuples would cost more than the drain.
 
     Args:
         columns: those of an Opened, in its order; ``name`` is an index.
@@ -98,15 +110,12 @@ class OpenedColumns:
     """
 
     def __init__(self, columns: Mapping[str, NDArray[Any]], names: Sequence[str]) -> None:
-        self.columns, self._names = columns, names
+        self.columns, self.names = columns, names
 
-    def in_contexts(self, wanted: NDArray[np.bool_]) -> OpenedColumns:
-        """The announced ranges in these contexts, a mask. A program may announce every operator below a span of its own."""
-        are_wanted = np.take(
-            wanted, self.columns["context"]
-        )  # numpy crashes if wanted[...], of uint32, finds no memory
+    def take(self, chosen: NDArray[np.bool_]) -> OpenedColumns:
+        """Those of a mask."""
         return OpenedColumns(
-            {name: each[are_wanted] for name, each in self.columns.items()}, self._names
+            {name: each[chosen] for name, each in self.columns.items()}, self.names
         )
 
     def __len__(self) -> int:
@@ -116,11 +125,11 @@ class OpenedColumns:
         for event_id, name, *rest in zip(
             *(column.tolist() for column in self.columns.values()), strict=True
         ):
-            yield Opened(event_id, self._names[name], *rest)
+            yield Opened(event_id, self.names[name], *rest)
 
 
 NOTHING_OPENED = OpenedColumns(
-    {name: np.zeros(0, COLUMN_TYPES[name]) for name in ANNOUNCED_COLUMNS}, ()
+    {name: np.zeros(0, COLUMN_TYPES[name]) for name in OPENED_COLUMNS}, ()
 )
 
 
@@ -140,12 +149,62 @@ class Event(ColumnValues):
         return self.end_ns - self.start_ns
 
 
+class ProgramSpan(NamedTuple):
+    """A span of the program's that has begun or ended. Times are in Unix nanoseconds."""
+
+    trace_id: int
+    span_id: int
+    parent_id: int
+    """The parent's span id; 0 if it has none."""
+    name: str
+    thread: Track
+    """The thread in which it began, without the recorder's numbers of it."""
+    start_ns: int
+    end_ns: int
+    """0 while it is open."""
+    nests: bool
+    """Whether it nests in the ranges and spans of its thread, which isn't known while it is
+    open.
+    """
+
+
+class TrainingStep(NamedTuple):
+    """A training step of no ``step``, which is over (``native/drain/training_steps.hpp``).
+
+    Times are in Unix nanoseconds.
+    """
+
+    number: int
+    """The number in its thread, from 0."""
+    first: int
+    """The event id of its first outermost range."""
+    last: int
+    """The event id of the outermost range in which its optimizer stepped last."""
+    start_ns: int
+    end_ns: int
+    thread: int
+    """Index into ``Batch.tracks``."""
+    context: int
+    """Index into ``Batch.contexts``."""
+    is_marked: bool = False
+    """Whether it lies in a range by which a profiler marks it."""
+
+
+class OpenCalls(NamedTuple):
+    """The traced Python calls that were open when a batch was drained, as columns."""
+
+    event_id: NDArray[np.uint64]
+    start_ns: NDArray[np.int64]
+    caller: NDArray[np.uint64]
+
+
 @dataclass(frozen=True, eq=False)
 class Batch(ColumnArrays):
     """Columns of equal length (``columns.py`` has their meanings) and the tables that they index.
 
-    The first ``closed`` rows are what happened. What follows, where a drain was asked for it, are copies of ranges that are
-    still open: they are partial, end now, and come again as rows when they really end.
+    The first ``closed`` rows are what happened. What follows, where a drain was asked for it, are
+    copies of ranges that are still open: they are partial, end now, and come again as rows when
+    they really end.
     """
 
     names: Sequence[str]
@@ -155,12 +214,33 @@ class Batch(ColumnArrays):
     closed: int = -1
     """The number of rows that are no copies of open ranges; -1 (default) for all rows."""
     clock_jump_ns: int = 0
-    """The nanoseconds by which the wall clock was set, if by over a second. Later ranges use the new time."""
+    """The nanoseconds by which the wall clock was set, if by over a second.
+
+    Later ranges use the new time.
+    """
     drained_ns: int = 0
-    """The begin of the drain, in Unix nanoseconds: what had ended by then is in this or earlier batches. 0: unknown."""
+    """The begin of the drain, in Unix nanoseconds: what had ended by then is in this or earlier
+    batches.
+
+    0: unknown.
+    """
     long_open: Batch | None = None
-    """The ranges that have been open for ``open_range_s`` seconds, as partial rows that end now; each is a row again when it
-    ends. Set every quarter of that time, and once empty when there are no more; else None."""
+    """The ranges that have been open for ``open_range_s`` seconds, as partial rows that end now;
+    each is a row again when it ends.
+
+    Set every quarter of that time, and once empty when there are no more; else None.
+    """
+    open_calls: OpenCalls | None = None
+    """The traced calls that are open; None where the capture traces none."""
+    spans: Sequence[ProgramSpan] = ()
+    """The program's spans that have begun or ended since the batch before, in this order, as far
+    as a capture shows them.
+    """
+    steps: Sequence[TrainingStep] = ()
+    """The training steps of no ``step`` that are over, each once.
+
+    Their ranges may be in earlier batches.
+    """
 
     def __post_init__(self) -> None:
         if self.closed < 0:
@@ -169,27 +249,48 @@ class Batch(ColumnArrays):
     def __len__(self) -> int:
         return len(self.event_id)
 
+    @property
+    def is_outermost(self) -> NDArray[np.bool_]:
+        """Whether each row lies directly in a span, or in nothing: a span may lie in a range."""
+        return np.asarray(self.root == self.event_id)
+
+    @property
+    def parent_in_span(self) -> NDArray[np.uint64]:
+        """The parent of each row that isn't outermost; else 0."""
+        return np.where(self.is_outermost, np.uint64(0), self.parent)
+
     def is_empty(self, column: Column[Any, Any]) -> bool:
-        """Whether a column is empty, and shared with other batches, so that a copy of rows need not read it."""
+        """Whether a column is empty, and shared with other batches, so that a copy of rows need
+        not read it.
+        """
         dtype: Any = column.dtype
-        return column.seldom and getattr(self, column.name).base is shared_column(
+        return column.is_optional and getattr(self, column.name).base is shared_column(
             dtype, column.empty
         )
 
     def take(self, rows: NDArray[Any] | slice, **columns: Any) -> Batch:
-        """A batch of these rows with the same tables and nothing announced; all of them count as closed.
+        """A batch of these rows with the same tables and nothing announced; all of them count as
+        closed.
 
         Args:
             rows: a mask, indices or a slice.
             columns: what to have in place of columns or tables, already of the new length.
         """
         taken = {name: getattr(self, name)[rows] for name in COLUMN_TYPES if name not in columns}
-        return replace(
-            self, **{"opened": NOTHING_OPENED, "long_open": None, **taken, **columns}, closed=-1
-        )
+        unknown = {
+            "opened": NOTHING_OPENED,
+            "long_open": None,
+            "open_calls": None,
+            "spans": (),
+            "steps": (),
+        }
+        return replace(self, **{**unknown, **taken, **columns}, closed=-1)
 
     def events(self) -> Iterator[Event]:
-        """The rows as events, every index resolved. For reading and for tests; sinks read the columns."""
+        """The rows as events, every index resolved.
+
+        For reading and for tests; sinks read the columns.
+        """
         return itertools.starmap(
             Event, zip(*[self._resolved(column) for column in COLUMNS], strict=True)
         )
@@ -215,10 +316,11 @@ class Batch(ColumnArrays):
         return [meanings[value] for value in values]
 
 
-def columns_of_drain(
+def drain_columns(
     rows: Mapping[str, Any], opened: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, Any]:
-    """An array for each column of a Batch, and the announced ranges, over the memory that the drain filled.
+    """An array for each column of a Batch, and the announced ranges, over the memory that the drain
+    filled.
 
     Args:
         rows: what is in the columns; one that is seldom filled, and wasn't, is left out.
@@ -226,14 +328,16 @@ def columns_of_drain(
         names: what its names index.
     """
     columns = columns_of(rows, memoryview(rows["kind"]).nbytes)
-    announced = {
-        name: np.frombuffer(opened[name], COLUMN_TYPES[name]) for name in ANNOUNCED_COLUMNS
+    opened_columns = {
+        name: np.frombuffer(opened[name], COLUMN_TYPES[name]) for name in OPENED_COLUMNS
     }
-    return columns | {"opened": OpenedColumns(announced, names)}
+    return columns | {"opened": OpenedColumns(opened_columns, names)}
 
 
 def columns_of(filled: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """An array for each column of a Batch of so many rows; columns whose bytes aren't given are empty."""
+    """An array for each column of a Batch of so many rows; columns whose bytes aren't given are
+    empty.
+    """
     return {
         column.name: np.frombuffer(filled[column.name], column.dtype)
         if column.name in filled
@@ -242,4 +346,4 @@ def columns_of(filled: Mapping[str, Any], count: int) -> dict[str, Any]:
     }
 
 
-assert Opened._fields == ANNOUNCED_COLUMNS
+assert Opened._fields == OPENED_COLUMNS

@@ -1,8 +1,9 @@
 """The columns of a batch: each is declared once, in ``Columns``.
 
-All else follows from the declaration: the arrays of a batch and the values of an event, the rows that a drain writes and what
-Python is given of them, what a capture's view leaves out, attributes of spans, and arguments in Chrome traces. What C++ needs
-of it stands in ``native/model/columns.hpp``, which ``scripts/generate_model.py`` writes.
+All else follows from the declaration: the arrays of a batch and the values of an event, the rows
+that a drain writes and what Python is given of them, what a capture's view leaves out, attributes
+of spans, and arguments in Chrome traces. What C++ needs of it stands in
+``native/model/columns.hpp``, which ``scripts/generate_model.py`` writes.
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ class Track(NamedTuple):
     """A thread that recorded something."""
 
     number: int
-    """The recorder's own number of the thread, from 1, never reused: the upper bits of the thread's event ids."""
+    """The recorder's own number of the thread, from 1, never reused: the upper bits of the
+    thread's event ids.
+    """
     thread_id: int
-    """RecordFunction's logical thread id (PyTorch's where PyTorch is observed, else the recorder's number)."""
+    """RecordFunction's logical id, the same as long as the thread lives: PyTorch's if torch was
+    imported by the time that the thread first recorded or asked for it, else the recorder's number.
+    """
     native_id: int
     """The operating system's thread id (``threading.get_native_id()``)."""
     ident: int
@@ -56,25 +61,35 @@ class Column(Generic[D, V]):
     dtype: type[D]
     """The dtype of a batch's array."""
     value: type[V]
-    """The value of an event. A str is held as an index into the batch's names (0 is the empty string: not recorded), a Track as
-    one into its tracks, a SpanContextRef as one into its contexts."""
+    """The value of an event.
+
+    A str is held as an index into the batch's names (0 is the empty string: not recorded), a Track
+    as one into its tracks, a SpanContextRef as one into its contexts.
+    """
     meaning: str
     empty: int = 0
     """The value that stands for nothing."""
-    announced: bool = False
-    """Whether ``Opened`` has it, for a top-level range that began."""
-    seldom: bool = False
-    """Whether few drains have any value: the recorder leaves the column out if every row is empty."""
-    is_rare: bool = False
-    """Whether few begins have the number: a recorder writes it before those, and nothing before others."""
-    of_end: bool = False
+    in_opened: bool = False
+    """Whether ``Opened`` has it, for an outermost range that began."""
+    is_optional: bool = False
+    """Whether few drains have any value: the recorder leaves the column out if every row is
+    empty.
+    """
+    in_prelude: bool = False
+    """Whether few begins have the number: a recorder writes it before those, and nothing before
+    others.
+    """
+    in_end_prelude: bool = False
     """Whether few ends have the number: the same for ends."""
     is_json: bool = False
     """Whether the text is JSON, a list or an object."""
     extra: Extra = Extra.NONE
     """The extra that a capture must ask for to see it."""
     attribute: str = ""
-    """The name of the span attribute, for rows that aren't empty; empty for none. EACH_KEY: one for each key of an object."""
+    """The name of the span attribute, for rows that aren't empty; empty for none.
+
+    EACH_KEY: one for each key of an object.
+    """
     argument: str = ""
     """The name of the argument in Chrome traces, for rows that aren't empty; empty for none."""
     name: str = ""
@@ -102,18 +117,18 @@ class Columns:
         np.uint64,
         int,
         "Unique in the process; the same in spans, Chrome traces and the legacy profiler.",
-        announced=True,
+        in_opened=True,
         attribute="recfn.event_id",
     )
     kind = Column(np.uint8, RowKind, "What the row is.")
-    name = _text("As PyTorch or the program reports it.", announced=True)
+    name = _text("As PyTorch or the program reports it.", in_opened=True)
     scope = Column(np.uint8, RecordScope, "What kind of range PyTorch announces.")
-    source = Column(np.uint8, EventSource, "Who said begin and end.", announced=True)
-    start_ns = Column(np.int64, int, "Unix nanoseconds.", announced=True)
+    source = Column(np.uint8, EventSource, "Who said begin and end.", in_opened=True)
+    start_ns = Column(np.int64, int, "Unix nanoseconds.", in_opened=True)
     end_ns = Column(
         np.int64, int, "Unix nanoseconds; a mark and a change of memory end when they start."
     )
-    thread = Column(np.uint32, Track, "The thread that began it.", announced=True)
+    thread = Column(np.uint32, Track, "The thread that began it.", in_opened=True)
     end_thread = Column(np.uint32, Track, "The thread that ended it.")
     sequence_nr = Column(
         np.int64,
@@ -133,29 +148,34 @@ class Columns:
     handle = Column(
         np.uint64, int, "RecordFunction's handle of the range.", attribute="recfn.handle"
     )
-    parent = Column(np.uint64, int, "Event id of the enclosing range; 0 at top level.")
+    parent = Column(
+        np.uint64,
+        int,
+        "Event id of the innermost enclosing range of the same task; 0 at top level.",
+    )
     root = Column(
-        np.uint64, int, "Event id of the outermost enclosing range, the row's own at top level."
+        np.uint64,
+        int,
+        "Event id of the outermost enclosing range in the same span, the row's own directly in a"
+        " span or at top level.",
     )
     context = Column(
-        np.uint32,
-        SpanContextRef,
-        "The span that was current when the row's outermost range began.",
-        announced=True,
+        np.uint32, SpanContextRef, "The span that was current when ``root`` began.", in_opened=True
     )
     debug_handle = Column(
         np.int64,
         int,
         "PyTorch's debug handle; -1 if there is none.",
         empty=-1,
-        seldom=True,
+        is_optional=True,
         attribute="recfn.debug_handle",
         argument="Debug handle",
     )
-    flags = Column(np.uint32, EventFlag, "EventFlag bits.", announced=True)
+    flags = Column(np.uint32, EventFlag, "EventFlag bits.", in_opened=True)
     shapes = _text(
-        "JSON, a shape per input: ``[[2,3],[]]``; a scalar is ``[]``, a tensor list a list of shapes.",
-        seldom=True,
+        "JSON, a shape per input: ``[[2,3],[]]``; a scalar is ``[]``, a tensor list a list of"
+        " shapes.",
+        is_optional=True,
         is_json=True,
         extra=Extra.SHAPES,
         attribute="recfn.input_shapes",
@@ -163,7 +183,7 @@ class Columns:
     )
     dtypes = _text(
         "JSON, a list of strings.",
-        seldom=True,
+        is_optional=True,
         is_json=True,
         extra=Extra.SHAPES,
         attribute="recfn.input_dtypes",
@@ -171,42 +191,49 @@ class Columns:
     )
     module = _text(
         "The path of the nn.Module that the range is a call of.",
-        seldom=True,
+        is_optional=True,
         attribute="recfn.module",
         argument="Module",
     )
     error = _text(
         "``<exception type>: <message>`` of what the range was left by.",
-        seldom=True,
+        is_optional=True,
         argument="Error",
     )
     node_id = Column(
         np.int64,
         int,
-        "The process's node in a distributed run; -1 if there is none.",
+        "The process's node in a distributed run as it began; -1 if there was none.",
         empty=-1,
-        seldom=True,
+        is_optional=True,
         attribute="recfn.node_id",
         argument="Node id",
+    )
+    end_node_id = Column(
+        np.int64,
+        int,
+        "The same as the range ended; -1 while it is open, too.",
+        empty=-1,
+        is_optional=True,
     )
     profiler = Column(
         np.uint32,
         int,
         "The profiler run that the thread worked for; 0 if there was none.",
-        seldom=True,
+        is_optional=True,
     )
     flops = Column(
         np.int64,
         int,
         "Floating point operations; 0 where nobody asked or PyTorch doesn't count them.",
-        seldom=True,
-        is_rare=True,
+        is_optional=True,
+        in_prelude=True,
         extra=Extra.FLOPS,
         argument="Flops",
     )
     stack = _text(
         "One ``file(line): function`` a line, innermost first.",
-        seldom=True,
+        is_optional=True,
         extra=Extra.STACK,
         argument="Call stack",
     )
@@ -214,50 +241,57 @@ class Columns:
         np.int64,
         int,
         "Of a row of RowKind.MEMORY: what was allocated; negative: freed.",
-        seldom=True,
+        is_optional=True,
     )
     device = _text(
-        "Of a row of RowKind.MEMORY: where, ``cpu`` or ``cuda:0``.", seldom=True, argument="Device"
+        "Of a row of RowKind.MEMORY: where, ``cpu`` or ``cuda:0``.",
+        is_optional=True,
+        argument="Device",
     )
     caller = Column(
         np.uint64,
         int,
-        "Event id of the innermost traced Python call that was open in the thread when it began; 0 if there was none.",
-        seldom=True,
+        "Event id of the innermost traced Python call that was open in the thread when it began; 0"
+        " if there was none.",
+        is_optional=True,
     )
     step_number = Column(
         np.int64,
         int,
         "Of a step: its number; -1 where the range is none.",
         empty=-1,
-        seldom=True,
-        is_rare=True,
+        is_optional=True,
+        in_prelude=True,
         attribute="recfn.step.number",
     )
     module_class = _text(
-        "The class of the nn.Module that it is a call of, for spans, whose names are the module's path.",
-        seldom=True,
+        "The class of the nn.Module that it is a call of, for spans, whose names are the module's"
+        " path.",
+        is_optional=True,
         attribute="recfn.module.class",
     )
-    stacktrace = _text("Where the exception was raised that the range was left by.", seldom=True)
+    stacktrace = _text(
+        "Where the exception was raised that the range was left by.", is_optional=True
+    )
     code = _text(
-        "What it is a call of, where that is known: ``file(line): function``.", seldom=True
+        "What it is a call of, where that is known: ``file(line): function``.", is_optional=True
     )
     call_site = _text(
         "Of a Python call, where asked for: the line that called, ``file(line): function``.",
-        seldom=True,
+        is_optional=True,
         argument="Call site",
     )
     concrete_inputs = _text(
-        'JSON, a string per input, as torch.profiler writes numbers and short lists of them: ``["","1","[2, 3]","True"]``.',
-        seldom=True,
+        "JSON, a string per input, as torch.profiler writes numbers and short lists of them:"
+        ' ``["","1","[2, 3]","True"]``.',
+        is_optional=True,
         is_json=True,
         extra=Extra.SHAPES,
         argument="Concrete Inputs",
     )
     attributes = _text(
         "A JSON object: further attributes of the span, which the range's end has, by their names.",
-        seldom=True,
+        is_optional=True,
         is_json=True,
         attribute=EACH_KEY,
         argument="Attributes",
@@ -265,11 +299,11 @@ class Columns:
     cpu_time_ns = Column(
         np.int64,
         int,
-        "The time its thread worked from begin to end, for module calls, steps and outermost record_function ranges; -1 for "
-        "others, and if another thread or task had a part in it.",
+        "The time its thread worked from begin to end, for module calls, steps and outermost"
+        " record_function ranges; -1 for others, and if another thread or task had a part in it.",
         empty=-1,
-        seldom=True,
-        of_end=True,
+        is_optional=True,
+        in_end_prelude=True,
         attribute=CPU_TIME,
         argument="CPU time (ns)",
     )
@@ -285,7 +319,7 @@ ROW_BYTES = sum([np.dtype(dtype).itemsize for dtype in COLUMN_TYPES.values()])
 TEXT_COLUMNS = tuple(column.name for column in COLUMNS if column.value is str)
 TRACK_COLUMNS = tuple(column.name for column in COLUMNS if column.value is Track)
 CONTEXT_COLUMNS = tuple(column.name for column in COLUMNS if column.value is SpanContextRef)
-ANNOUNCED_COLUMNS = tuple(column.name for column in COLUMNS if column.announced)
+OPENED_COLUMNS = tuple(column.name for column in COLUMNS if column.in_opened)
 
 if TYPE_CHECKING:
 

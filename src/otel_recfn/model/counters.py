@@ -1,9 +1,12 @@
 """The counters of a capture, which show whether anything was lost, where, and why.
 
-    recorded + added = exported + folded + unsampled + failed + waiting + all of ``dropped.<reason>``
+    recorded + added = exported + folded + unsampled + failed + waiting + all of
+    ``dropped.<reason>``
 
-``added`` are spans of no single range: roots of traces, sums, ranges that are open for long. ``incomplete`` ranges lack their
-end, name, shapes or stack, and are among the others. Losses of other sinks are ``<sink>.dropped.<reason>``.
+``added`` are spans of no single range: roots of traces, sums, ranges that are open for long. A
+step's span, which the program's provider hands on, is ``exported``. ``incomplete`` ranges lack
+their end, name, shapes or stack, and are among the others. Losses of other sinks are
+``<sink>.dropped.<reason>``.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Mapping
 
 SETTLED = ("exported", "folded", "unsampled", "failed")
 DROPPED = ("dropped.buffer_full", "dropped.queue_full", "dropped.shutdown", "dropped.error")
-FATES = (*SETTLED, *DROPPED)
+OUTCOMES = (*SETTLED, *DROPPED)
 NEVER_SEALED = ("unsampled", "dropped.buffer_full", "dropped.error")
 """The recorder's counters of ranges that came to no sink."""
 
@@ -28,7 +31,7 @@ def balanced(rows: int, recorder: Mapping[str, int], sinks: Mapping[str, int]) -
     own = {name.removeprefix("spans."): count for name, count in sinks.items()}
     has_spans = "exported" in own
     names = (
-        ("added", *FATES, "incomplete")
+        ("added", *OUTCOMES, "incomplete")
         if has_spans
         else ("dropped.buffer_full", "dropped.error", "incomplete")
     )
@@ -37,7 +40,7 @@ def balanced(rows: int, recorder: Mapping[str, int], sinks: Mapping[str, int]) -
     counts |= {name: own.pop(name, 0) + recorder.get(name, 0) for name in names}
     if has_spans:
         counts["waiting"] = (
-            counts["recorded"] + counts["added"] - sum(counts[name] for name in FATES)
+            counts["recorded"] + counts["added"] - sum(counts[name] for name in OUTCOMES)
         )
     return counts | own
 

@@ -1,4 +1,5 @@
-"""The kinds, flags, sources and scopes of events, the layout of their ids, and the numbers that they hold.
+"""The kinds, flags, sources and scopes of events, the layout of their ids, and the numbers that
+they hold.
 
 Event id, 64 bits (it stays below 2**63, so that it fits an OTLP int attribute):
 
@@ -7,8 +8,8 @@ Event id, 64 bits (it stays below 2**63, so that it fits an OTLP int attribute):
     |0| thread number|  n-th begin of the thread |
     +-+--------------+---------------------------+
 
-The thread number counts the threads that recorded something, from 1, and is never reused; it is the recorder's own and
-not RecordFunction's logical thread id. Zero means "no event".
+The thread number counts the threads that recorded something, from 1, and is never reused; it is the
+recorder's own and not RecordFunction's logical thread id. Zero means "no event".
 """
 
 from __future__ import annotations
@@ -46,14 +47,32 @@ class EventFlag(IntFlag):
     NCCL_META = 8
     PARTIAL = 16
     """The range was still open when its capture ended; ``end_ns`` is that moment."""
-    SHOWN = 64
-    """The program saw the range's span as the current one, so that spans of its own may be its children."""
+    EXPOSED = 64
+    """The program saw the range's span as the current one, so that spans of its own may be its
+    children.
+    """
     EVALUATION = 128
-    """A module call that is no part of training, as a validation loop's (``pytorch/modules.py``). Known at the begin."""
+    """A module call that is no part of training, as a validation loop's
+    (``pytorch/training.py``).
+
+    Known at the begin.
+    """
     CROSSING = 256
-    """A range that doesn't nest: not asynchronous, but ended on another thread, or before a range that began in it."""
+    """A range that doesn't nest: not asynchronous, but ended on another thread, or before a
+    range that began in it.
+    """
     IN_COMPILATION = 512
-    """A range that ``torch.compile`` ran while it compiled, mostly with tensors without data: it has no span of its own."""
+    """A range that ``torch.compile`` ran while it compiled, mostly with tensors without data: it
+    has no span of its own.
+    """
+    PARENT_ELSEWHERE = 1024
+    """Its parent isn't the innermost range that was open in its thread as it began, which is what
+    times show: another task of the thread is in that one, or the thread works for another one.
+    """
+    BEGINS_STEP = 2048
+    """An outermost range with which a training step began that nobody marked, as far as was
+    known then.
+    """
 
 
 OVERLAPPING = int(EventFlag.ASYNC | EventFlag.CROSSING)
@@ -93,7 +112,9 @@ class ContextFlag(IntFlag):
     SUPPRESSED = 2
     """Instrumentation is suppressed in this context: no spans."""
     STEP = 4
-    """The span is a step's own, so the step's range, the outermost one in this context, gets no other."""
+    """The span is a step's own, so the step's range, the outermost one in this context, gets no
+    other.
+    """
 
 
 def make_event_id(thread_number: int, ordinal: int) -> int:
@@ -102,7 +123,9 @@ def make_event_id(thread_number: int, ordinal: int) -> int:
 
 
 class RecordScope(IntEnum):
-    """The kind of range that a RecordFunction announces, with PyTorch's values (source: ``at::RecordScope``)."""
+    """The scope of a RecordFunction, which says what kind of range it is: PyTorch's
+    ``at::RecordScope`` with the same values.
+    """
 
     FUNCTION = 0
     BACKWARD_FUNCTION = 1
@@ -136,6 +159,18 @@ def scopes_mask(scopes: Iterable[RecordScope] | None) -> int:
     return mask or ALL_SCOPES_MASK
 
 
+class DebugInfoKind(IntEnum):
+    """The slots of a thread's debug info."""
+
+    PRODUCER_INFO = 0
+    MOBILE_RUNTIME_INFO = 1
+    PROFILER_STATE = 2
+    INFERENCE_CONTEXT = 3
+    PARAM_COMMS_INFO = 4
+    TEST_INFO = 5
+    TEST_INFO_2 = 6
+
+
 @dataclass(frozen=True, slots=True)
 class SourceTraits:
     """The traits of a source's rows."""
@@ -143,9 +178,14 @@ class SourceTraits:
     by_scope: bool = True
     """Whether scopes select them. If not, a capture asks for all of them or for none."""
     call_prefix: str | None = None
-    """The prefix of names of calls of Python code, before what is called; None if the source announces no such calls."""
+    """The prefix of names of calls of Python code, before what is called; None if the source
+    announces no such calls.
+    """
     trace_name: str = ""
-    """The name of a trace that we start with such a range; empty: its thread's. ``{}``: the name after ``call_prefix``."""
+    """The name of a trace that we start with such a range; empty: its thread's.
+
+    ``{}``: the name after ``call_prefix``.
+    """
     begins_traces: bool = False
     """Whether each of its ranges at top level starts a trace, which is named after it."""
 
@@ -162,7 +202,34 @@ SOURCES: dict[int, SourceTraits] = {
 }
 
 OPTIMIZER, OPTIMIZER_STEP = "Optimizer.", "Optimizer.step#"
-"""The prefixes of names of ranges in which optimizers work (``zero_grad``, too), and in which they step."""
+"""The prefixes of names of ranges in which optimizers work (``zero_grad``, too), and in which
+they step.
+"""
+
+SCALED_STEP = f"{OPTIMIZER_STEP}GradScaler.step"
+"""The name of ranges in which a GradScaler has an optimizer step, or skips that: a training step
+ends with it either way.
+"""
+
+PROFILER_STEP = "ProfilerStep#"
+"""The prefix of names of steps that a profiler marks."""
+
+NODES_PREFIX = "autograd::engine::evaluate_function: "
+"""The words that PyTorch puts before a backward node's name where it names the range around it."""
+
+IDLE_NS = 1_000_000_000
+"""The time without a range after which a thread's training step, or another trace that we
+started for it, is over.
+"""
+SHORT_IDLE_NS = IDLE_NS // 10
+"""The same for what began as neither training nor a call."""
+
+MOST_RANGES_OF_TRACE = 100_000
+"""The most outermost ranges of a trace that we started."""
+LONGEST_TRACE_NS = 10 * IDLE_NS
+"""The longest trace that we started and that is neither a training step nor a call: its ranges
+are sent when it ends.
+"""
 
 UNNAMED_STEP = "step"
 """The name of a step to which the program gave none."""
@@ -179,7 +246,9 @@ def is_call(source: int, name: str) -> bool:
 
 
 def trace_name(source: int, name: str) -> str:
-    """The name of a trace that we start with a range of that source and name; empty: that of its thread."""
+    """The name of a trace that we start with a range of that source and name; empty: that of its
+    thread.
+    """
     traits = SOURCES[source]
     return traits.trace_name.format(name.removeprefix(traits.call_prefix or ""))
 
@@ -188,29 +257,36 @@ def whole_number(value: SupportsIndex, name: str, allowed: range) -> int:
     """``value`` as an int.
 
     Raises:
-        SettingError: no whole number, or not an allowed one.
+        SettingError: no whole number, as True is none, or not an allowed one.
     """
     try:
         number = index(value)
     except TypeError:
         number = allowed[0] - 1
-    if number not in allowed:
+    if isinstance(value, bool) or number not in allowed:
         raise SettingError(
-            f"{name}={value!r} is not allowed; allowed: a whole number from {allowed[0]} to {allowed[-1]}"
+            f"{name}={value!r} is not allowed; allowed: a whole number from {allowed[0]} to"
+            f" {allowed[-1]}"
         )
     return number
 
 
+PARTIAL = "recfn.partial"
+"""An attribute of spans: whether what they stand for was still open."""
 CPU_TIME, WAIT_TIME = "recfn.cpu_time_ns", "recfn.unit.wait_time_ns"
-"""Attributes of spans: the time that a thread worked in it, and the time that it waited, if that is most of it."""
-LEAST_WAIT_NS = 1_000_000
+"""Attributes of spans: the time that a thread worked in it, and the time that it waited, if that
+is most of it.
+"""
+MIN_WAIT_NS = 1_000_000
 
 
 def wait_time_ns(duration_ns: int, cpu_time_ns: int) -> int:
-    """The time of waiting in a duration; 0 if it isn't most of it, or if the CPU time isn't known (-1)."""
+    """The time of waiting in a duration; 0 if it isn't most of it, or if the CPU time isn't
+    known (-1).
+    """
     waited_ns = duration_ns - cpu_time_ns
     return (
         waited_ns
-        if cpu_time_ns >= 0 and waited_ns >= LEAST_WAIT_NS and 2 * waited_ns > duration_ns
+        if cpu_time_ns >= 0 and waited_ns >= MIN_WAIT_NS and 2 * waited_ns > duration_ns
         else 0
     )

@@ -11,7 +11,12 @@ GENERATION = "recfn.generation."
 PHASE, PREFILL = GENERATION + "phase", "prefill"
 """The attribute of a generation's first call."""
 PREFILL_ID, FIRST_TOKEN_NS = "_prefill_event_id", "_first_token_unix_ns"
-"""The attributes by which the first range ``decode`` tells the first call's event id, and when the first token was there."""
+INPUT_TOKENS, BATCH_SIZE = "_input_tokens", "_batch_size"
+"""The attributes by which the first range ``decode`` tells the first call's event id, when the
+first token was there, and the sizes of the prompts.
+
+They aren't sent: the generation's figures stand on one span, else a backend's sums have them twice.
+"""
 
 
 @dataclass(slots=True)
@@ -27,22 +32,35 @@ class Generation:
     last_token_ns: int = 0
     prefill_ids: list[int] = field(default_factory=list)
     """The event ids of the first calls."""
+    is_partial: bool = False
+    """Whether it is what follows in a unit of which a part was sent, with the beginning of a
+    generation or not.
+    """
 
     def add(self, number: int, end_ns: int, attributes: Mapping[str, Any]) -> None:
-        """Add a range ``decode``, which makes the token of that number, and the attributes of its end."""
+        """Add a range ``decode``, which makes the token of that number, and the attributes of
+        its end.
+        """
         self.output_tokens, self.last_token_ns = (
             self.output_tokens + 1,
             max(self.last_token_ns, end_ns),
         )
         if PREFILL_ID in attributes:
             self.count, self.output_tokens = self.count + 1, self.output_tokens + number - 1
-            self.input_tokens += attributes[GENERATION + "input_tokens"]
-            self.batch_size = max(self.batch_size, attributes[GENERATION + "batch_size"])
+            self.input_tokens += attributes[INPUT_TOKENS]
+            self.batch_size = max(self.batch_size, attributes[BATCH_SIZE])
             self.prefill_ids.append(attributes[PREFILL_ID])
             self.first_token_ns = attributes[FIRST_TOKEN_NS]
 
     def attributes(self, start_ns: int) -> dict[str, Any]:
-        """The attributes for a unit that began at ``start_ns``; none if the first token was there before."""
+        """The attributes for a unit that began at ``start_ns``; none if the first token was there
+        before.
+
+        What follows in a unit of which a part was sent has further tokens, and no count and times:
+        so the sums over all parts are those of the unit.
+        """
+        if self.is_partial and self.output_tokens and not self.count:
+            return {GENERATION + "output_tokens": self.output_tokens}
         if not self.count or self.first_token_ns < start_ns:
             return {}
         sizes = {

@@ -1,4 +1,6 @@
-"""The phases of a compilation that are shown: PyTorch's keys, and words that people know for spans."""
+"""The phases of a compilation that are shown: PyTorch's keys, and words that people know for
+spans.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,10 @@ WORDS = {
     "async_compile.wait": "wait for compilers",
     "compile_file": "C++ compiler",
 }
-"""The phases of PyTorch 2.4 to 2.15, without those that only call one of these, or that last for a moment."""
-_ANNOUNCED = {
+"""The phases of PyTorch 2.4 to 2.15, without those that only call one of these, or that last for
+a moment.
+"""
+_MARKED_BY_TORCH = {
     "compile_fx_inner": "Inductor: graph",
     "fx_codegen_and_compile": "Inductor: compile",
     "GraphLowering.compile_to_fn": "Inductor: function",
@@ -43,9 +47,11 @@ _ATTEMPT = "compile_attempt_"
 
 
 def phase_name(name: str) -> str:
-    """The name in spans of a phase with PyTorch's name: its key, if there are no words; any other name as it is."""
+    """The name in spans of a phase with PyTorch's name: its key, if there are no words; any
+    other name as it is.
+    """
     key = name.removesuffix(SUFFIX)
-    return name if key == name else words_of(key) or _ANNOUNCED.get(key, key)
+    return name if key == name else words_of(key) or _MARKED_BY_TORCH.get(key, key)
 
 
 def words_of(key: str) -> str:

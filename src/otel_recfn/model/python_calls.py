@@ -1,4 +1,4 @@
-"""The choice of Python and C calls to record: ``profile(python_calls=PythonCalls(include=["my_app"]))``."""
+"""Which Python and C calls to record: ``profile(python_calls=PythonCalls(include=["my_app"]))``."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PythonCalls:
-    """A choice of calls that become ranges. The calls that are left out cost less, too.
+    """A choice of the calls that are recorded as ranges. Calls that are left out cost less.
 
-    A module is named with its dots (``"torch.nn"``, ``"__main__"``) and stands for what is in it and below it; a path has a
-    slash, or is that of a ``.py`` file, and may be as it is shown in names (``"torch/nn"``). What a function calls that is left
-    out is shown in what is around it; C functions belong to the Python function that calls them.
+    A module has dots in its name (``"torch.nn"``, ``"__main__"``) and stands for itself and its
+    submodules. A path has a slash or ends in ``.py``, and may be written as names of ranges show it
+    (``"torch/nn"``). If a function is left out, the functions that it calls are shown in the range
+    that encloses it. C functions are included with the Python function that calls them.
 
     Args:
-        include: modules and paths whose functions are shown; none: all.
-        exclude: modules and paths whose functions are not shown, also where ``include`` names them.
-        min_duration_ns: shorter calls are left out, unless they were open when the recorder was read (every 100 to 250 ms).
-        max_depth: how many calls may be shown within each other, from where tracing began; None: any number.
+        include: modules and paths whose functions are shown. Empty: all.
+        exclude: modules and paths whose functions are not shown, even if ``include`` names them.
+        min_duration_ns: shorter calls are left out, except those that were open when the recorder
+            was read (every 100 to 250 ms).
+        max_depth: the maximum number of nested calls that are shown, counted from where tracing
+            began. None: no limit.
         c_calls: whether calls of C functions are shown.
-        call_sites: whether each call says the line that called it, as ``call_site`` of events and in Chrome traces.
+        call_sites: whether each call has the line that called it, as ``call_site`` in events and
+            ``Call site`` in Chrome traces.
 
     Raises:
-        ValueError: a value of another kind.
+        ValueError: a value isn't allowed.
     """
 
     include: Sequence[str] = ()
@@ -50,7 +54,9 @@ class PythonCalls:
 
 
 def together(asked: Iterable[PythonCalls]) -> PythonCalls:
-    """The choice of every call that one of them includes; all calls if they differ, or if there are none."""
+    """The choice for captures that run at once: their common one, or all calls if they differ or
+    if there are none.
+    """
     choices = set(asked)
     return (
         choices.pop()
@@ -59,37 +65,36 @@ def together(asked: Iterable[PythonCalls]) -> PythonCalls:
     )
 
 
-def places_of(names: Iterable[str]) -> tuple[str, ...]:
-    """The files, and folders with a slash at their end, that hold the functions of these modules and paths.
+def paths_of(names: Iterable[str]) -> tuple[str, ...]:
+    """The files and folders (with a slash at the end) of the functions in these modules and paths.
 
-    Those of modules are as names of files are shown: without the folder of ``sys.path`` that they are in.
+    Files of modules are written as names of ranges show them: relative to their ``sys.path`` entry.
     """
     return tuple(
         [
-            place
+            entry
             for name in names
-            for place in (_of_path(name) if _is_path(name) else _of_module(name))
+            for entry in (_path_entries(name) if _is_path(name) else _module_entries(name))
         ]
     )
 
 
-def _of_path(name: str) -> tuple[str, ...]:
+def _path_entries(name: str) -> tuple[str, ...]:
     if name.startswith("<"):  # CPython's name for code without a file
         return (name,)
     absolute = os.path.abspath(os.path.expanduser(name))
-    paths = dict.fromkeys(
-        [absolute, os.path.normpath(name)]
-    )  # a relative one may be written as in names of ranges
+    # A relative one may be written as in names of ranges.
+    paths = dict.fromkeys([absolute, os.path.normpath(name)])
     return tuple(
         [
-            place
+            entry
             for path in paths
-            for place in ((path,) if path.endswith(".py") else (path, path + os.sep))
+            for entry in ((path,) if path.endswith(".py") else (path, path + os.sep))
         ]
     )
 
 
-def _of_module(name: str) -> tuple[str, ...]:
+def _module_entries(name: str) -> tuple[str, ...]:
     if name == "__main__":
         file = getattr(sys.modules.get(name), "__file__", None)
         return (file, os.path.abspath(file)) if isinstance(file, str) else ()
@@ -108,8 +113,8 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
     return texts
 
 
-def _is_number(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << 62
+def _is_number(value: object, low: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value < 1 << 62
 
 
 ALL_CALLS = PythonCalls()

@@ -1,13 +1,15 @@
-"""Finished builds in a private directory: found by their key, loaded only if they are whole and nobody else can have made them.
+"""Finished builds in a private directory: found by their key, loaded only if they are whole and
+nobody else can have made them.
 
-A library's name ends with a checksum of its content, so that the two can't be out of step. A file that was cut short or filled
-with zeros, by a full disk, a crash or a copy, would end the process by a signal while it is loaded. So it is compared with the
-checksum before each use.
+A library's name ends with a checksum of its content, so that the two can't be out of step. A file
+that was cut short or filled with zeros, by a full disk, a crash or a copy, would end the process by
+a signal while it is loaded. So it is compared with the checksum before each use.
 
-What lies here is loaded into the process, so nobody but its owner may be able to put something here: the directory is a real
-one, it and every directory above it belong to this user or to root, and none is writable by others (a sticky directory such
-as /tmp is fine above it). Files are checked likewise, right before they are loaded. An image's build step may prepare the
-directory as root; then other users read it and can't write.
+What lies here is loaded into the process, so nobody but its owner may be able to put something
+here: the directory is a real one, it and every directory above it belong to this user or to root,
+and none is writable by others (a sticky directory such as /tmp is fine above it). Files are checked
+likewise, right before they are loaded. An image's build step may prepare the directory as root;
+then other users read it and can't write.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import logging
 import os
 import shutil
 import stat
@@ -25,60 +26,64 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from otel_recfn.errors import CacheUnsafe
-
-log = logging.getLogger("otel_recfn")
+from otel_recfn.support.logs import log
 
 ENVIRONMENT_VARIABLE = "OTEL_RECFN_CACHE_DIR"
 WAY_OUT = f"set {ENVIRONMENT_VARIABLE} to a directory of your own that nobody else can write to"
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
-KEPT_BUILDS = 5
+MAX_BUILDS = 5
 CHECKSUM_DIGITS = 32
 UNFINISHED = "building-"
-LOCK_LOOK_SECONDS = 0.05
+LOCK_POLL_SECONDS = 0.05
 
 
 def find(cache: Path, build: str) -> Path | None:
-    """The library of this name and key, ready to load; CacheUnsafe if somebody else could have written it."""
-    for path in _builds_of(cache, build):
+    """The library of this name and key, ready to load; CacheUnsafe if somebody else could have
+    written it.
+    """
+    for path in _cached_builds(cache, build):
         check_file(path)
         if not _is_whole(path):
             log.warning("the cached %s is damaged and is not loaded; it is built again", path)
             continue
-        with contextlib.suppress(
-            OSError
-        ):  # another user's; only the order of pruning depends on it
+        # Another user's; only the order of pruning depends on it.
+        with contextlib.suppress(OSError):
             os.utime(path)
         return path
     return None
 
 
 def keep(output: Path, cache: Path, build: str, library: str) -> Path:
-    """Move a finished library into the cache, in place of earlier ones of its key, and return its path there.
+    """Move a finished library into the cache, in place of earlier ones of its key, and return its
+    path there.
 
-    Of the library, the builds that were used last are kept; one that another process has loaded stays loaded there.
+    Of the library, the builds that were used last are kept; one that another process has loaded
+    stays loaded there.
     """
     output.chmod(0o755)  # the compiler follows the umask, which may let the group write
     target = cache / f"{build}-{_checksum(output)}.so"
     os.replace(output, target)
-    for path in _builds_of(cache, build):
+    for path in _cached_builds(cache, build):
         if path != target:
             path.unlink(missing_ok=True)
     check_file(target)
-    with contextlib.suppress(
-        OSError
-    ):  # another process prunes too, or they are another user's; what is left does no harm
+    # Another process prunes too, or they are another user's; what is left does no harm.
+    with contextlib.suppress(OSError):
         built = sorted(
             cache.glob(f"{library}-*.so"), key=lambda path: path.lstat().st_mtime_ns, reverse=True
         )
-        for path in built[KEPT_BUILDS:]:
+        for path in built[MAX_BUILDS:]:
             path.unlink(missing_ok=True)
     return target
 
 
 @contextlib.contextmanager
 def workshop(cache: Path, wait_s: float) -> Iterator[Path]:
-    """A temporary directory to compile in. Of several processes that start at once, one compiles there, and the others wait and
-    find what it has built. After ``wait_s`` seconds they go ahead: compiling twice is harmless."""
+    """A temporary directory to compile in.
+
+    Of several processes that start at once, one compiles there, and the others wait and find what
+    it has built. After ``wait_s`` seconds they go ahead: compiling twice is harmless.
+    """
     lock = os.open(cache / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         if _locked(lock, wait_s):
@@ -89,14 +94,15 @@ def workshop(cache: Path, wait_s: float) -> Iterator[Path]:
             yield Path(directory)
     finally:
         with contextlib.suppress(OSError):
-            fcntl.flock(
-                lock, fcntl.LOCK_UN
-            )  # at once, even if a forked child still holds the descriptor
+            # At once, even if a forked child still holds the descriptor.
+            fcntl.flock(lock, fcntl.LOCK_UN)
         os.close(lock)
 
 
 def _locked(lock: int, wait_s: float) -> bool:
-    """Whether nobody else compiles, as far as can be known: there are file systems without locks."""
+    """Whether nobody else compiles, as far as can be known: there are file systems without
+    locks.
+    """
     deadline = time.monotonic() + wait_s
     while True:
         try:
@@ -105,15 +111,15 @@ def _locked(lock: int, wait_s: float) -> bool:
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 log.warning(
-                    "somebody has kept the cache's lock for %.0f s; building without it", wait_s
+                    "waited %.0f s for the build cache's lock; building without the cache", wait_s
                 )
                 return False
-            time.sleep(LOCK_LOOK_SECONDS)
+            time.sleep(LOCK_POLL_SECONDS)
         except OSError:
             return False
 
 
-def _builds_of(cache: Path, build: str) -> list[Path]:
+def _cached_builds(cache: Path, build: str) -> list[Path]:
     return sorted(cache.glob(f"{build}-{'[0-9a-f]' * CHECKSUM_DIGITS}.so"))
 
 
@@ -140,13 +146,18 @@ def chosen_directory() -> Path:
 
 
 def _expanded(path: str) -> Path:
-    """The absolute path. In a container the user may have neither a HOME nor a name; then / is the home."""
+    """The absolute path.
+
+    In a container the user may have neither a HOME nor a name; then / is the home.
+    """
     expanded = os.path.expanduser(path)
     return Path(f"/{expanded[2:]}" if expanded.split("/")[0] == "~" else expanded).absolute()
 
 
 def open_directory() -> Path:
-    """The cache directory, made if missing; CacheUnsafe if it can't be made, or if somebody else could write in it."""
+    """The cache directory, made if missing; CacheUnsafe if it can't be made, or if somebody else
+    could write in it.
+    """
     directory = chosen_directory()
     try:
         _make(directory)
@@ -168,14 +179,15 @@ def _make(directory: Path) -> None:
     """Make directories as ``mkdir -p`` does, each 0700 whatever the umask."""
     missing = [path for path in (directory, *directory.parents) if not os.path.lexists(path)]
     for path in reversed(missing):
-        with contextlib.suppress(
-            FileExistsError
-        ):  # another process was faster; the checks decide about what it made
+        # Another process was faster; the checks decide about what it made.
+        with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
 
 
 def _check_directory(directory: Path) -> None:
-    """Raise CacheUnsafe unless only this user or root can put files into ``directory``, whose parent is resolved."""
+    """Raise CacheUnsafe unless only this user or root can put files into ``directory``, whose
+    parent is resolved.
+    """
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode):
         raise CacheUnsafe(f"the cache {directory} is not a real directory; {WAY_OUT}")
@@ -191,7 +203,9 @@ def _check_directory(directory: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raise CacheUnsafe unless ``path`` is a regular file that only this user or root could have written."""
+    """Raise CacheUnsafe unless ``path`` is a regular file that only this user or root could have
+    written.
+    """
     try:
         status = os.lstat(path)
     except OSError as error:
@@ -204,7 +218,8 @@ def check_file(path: Path) -> None:
 def _check(
     path: Path, status: os.stat_result, what: str, *, others_may_write: bool = False
 ) -> None:
-    # The owner of / decides everything anyway; in a user namespace root's files show another number.
+    # The owner of / decides everything anyway; in a user namespace root's files show another
+    # number.
     if status.st_uid not in {0, os.geteuid(), os.lstat("/").st_uid}:
         raise CacheUnsafe(
             f"{what}, {path}, belongs to user {status.st_uid}, not to you or root; {WAY_OUT}"
@@ -212,5 +227,6 @@ def _check(
     if status.st_mode & OTHERS_MAY_WRITE and not others_may_write:
         mode = stat.S_IMODE(status.st_mode)
         raise CacheUnsafe(
-            f"{what}, {path}, is writable by others (mode {mode:o}); chmod go-w {path}, or {WAY_OUT}"
+            f"{what}, {path}, is writable by others (mode {mode:o}); chmod go-w {path}, or"
+            f" {WAY_OUT}"
         )

@@ -1,6 +1,8 @@
-"""The modules and optimizers that are called: their names, their paths, and their parameters at first sight.
+"""The modules and optimizers that are called: their names, their paths, and their parameters at
+first sight.
 
-No object is kept alive. Weak references tell objects from later ones at the same address (``support/foreign.py``).
+No object is kept alive. Weak references tell objects from later ones at the same address
+(``support/foreign.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 
 from otel_recfn.model.events import SOURCES, EventSource
 from otel_recfn.pytorch import details
-from otel_recfn.sources.calls import NameOfFrame
+from otel_recfn.sources.calls import FrameText
 from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.forks import ForkSafeLock
 
@@ -28,8 +30,8 @@ PREFIX = SOURCES[EventSource.MODULE].call_prefix
 class InstanceNames:
     """The numbers of instances, counted per class in the order of their first calls.
 
-    The number of an instance that is gone is given to the next one: a program that makes ``nn.Softmax()`` anew in every
-    forward has one name for it, and not one per step.
+    The number of an instance that is gone is given to the next one: a program that makes
+    ``nn.Softmax()`` anew in every forward has one name for it, and not one per step.
     """
 
     def __init__(self, prefix: str | None = PREFIX) -> None:
@@ -84,8 +86,8 @@ class ModulePaths:
 class _Tree:
     """The paths of one outermost module, read again when a module isn't found in them.
 
-    A module that is never found, because forward makes it on the fly, must not cost a walk through the whole tree each
-    time: the walk is repeated at the 1st, 2nd, 4th, 8th... miss in a row.
+    A module that is never found, because forward makes it on the fly, must not cost a walk through
+    the whole tree each time: the walk is repeated at the 1st, 2nd, 4th, 8th... miss in a row.
     """
 
     __slots__ = ("_misses", "_paths")
@@ -106,14 +108,15 @@ class _Tree:
 
 
 COMPILED = "_orig_mod"
-"""The part of a path that ``torch.compile`` adds: what is compiled has the path that it has without."""
+"""The part of a path that ``torch.compile`` adds: what is compiled has the path that it has
+without.
+"""
 
 
 def _read(outermost: Any) -> WeakIdentityMap[str]:
     paths: WeakIdentityMap[str] = WeakIdentityMap()
-    with suppress(
-        Exception
-    ):  # unhashable modules, a named_modules() of the user's own, a tree that changes meanwhile
+    # Unhashable modules, a named_modules() of the user's own, a tree that changes meanwhile.
+    with suppress(Exception):
         for path, module in outermost.named_modules():
             paths.set(module, ".".join([each for each in path.split(".") if each != COMPILED]))
     return paths
@@ -121,8 +124,10 @@ def _read(outermost: Any) -> WeakIdentityMap[str]:
 
 # --- parameters at first sight
 
-MOST_OBJECTS = 10_000
-"""The objects that a capture keeps: a program that makes modules in every step would fill the memory."""
+MAX_OBJECTS = 10_000
+"""The objects that a capture keeps: a program that makes modules in every step would fill the
+memory.
+"""
 
 
 @dataclass(frozen=True)
@@ -136,14 +141,18 @@ class TensorFacts:
     device: str
     layout: str
     tensor_id: int
-    """A number of the tensor while it lives, the same for a weight that two modules share; as torch.profiler's ``impl_ptr``."""
+    """A number of the tensor while it lives, the same for a weight that two modules share; as
+    torch.profiler's ``impl_ptr``.
+    """
     storage_id: int
     """A number of the memory, the same for tensors that share it; 0 if the layout has none."""
 
 
 @dataclass(frozen=True)
 class ParameterFacts:
-    """A parameter of a module (by its name there) or of an optimizer (by group and place in it: ``"0.3"``)."""
+    """A parameter of a module (by its name there) or of an optimizer (by group and place in it:
+    ``"0.3"``).
+    """
 
     name: str
     tensor: TensorFacts
@@ -165,7 +174,9 @@ class CalledObject:
     class_id: int
     """The ``id`` of its class."""
     parameters: tuple[ParameterFacts, ...]
-    """Those that are plain tensors: a class of the program's own may make of attributes what it wants."""
+    """Those that are plain tensors: a class of the program's own may make of attributes what it
+    wants.
+    """
 
 
 class CalledObjects:
@@ -176,7 +187,7 @@ class CalledObjects:
         self._modules: list[CalledObject] = []
         self._optimizers: list[CalledObject] = []
         self.left_out = 0
-        """The number of objects that were called after MOST_OBJECTS of their kind."""
+        """The number of objects that were called after MAX_OBJECTS of their kind."""
 
     def modules(self) -> list[CalledObject]:
         """The modules in the order of their first calls, each without those in it."""
@@ -188,11 +199,11 @@ class CalledObjects:
 
     def see_module(self, module: object, name: str) -> None:
         """Note a module that is being called."""
-        self._see(module, name, self._modules, _parameters_of_module)
+        self._see(module, name, self._modules, _module_parameters)
 
     def see_optimizer(self, optimizer: object, name: str) -> None:
         """Note an optimizer that has just made a step."""
-        self._see(optimizer, name, self._optimizers, _parameters_of_optimizer)
+        self._see(optimizer, name, self._optimizers, _optimizer_parameters)
 
     def _see(
         self,
@@ -204,7 +215,7 @@ class CalledObjects:
         if self._known.get(seen):
             return
         self._known.set(seen, True)
-        if len(among) >= MOST_OBJECTS:
+        if len(among) >= MAX_OBJECTS:
             self.left_out += 1
             return
         kind = type(seen)
@@ -215,31 +226,33 @@ class CalledObjects:
         among.append(CalledObject(name, kind.__name__, id(seen), id(kind), parameters))
 
 
-captures_of_calls: list[CalledObjects] = []
+call_captures: list[CalledObjects] = []
 """The objects of each running capture that asks for them."""
 
 
-def _parameters_of_module(module: Any) -> Iterator[ParameterFacts]:
+def _module_parameters(module: Any) -> Iterator[ParameterFacts]:
     for name, parameter in list(module._parameters.items()):
         if (facts := _facts(parameter)) is not None:
             yield ParameterFacts(str(name), facts, _facts(parameter.grad))
 
 
-def _parameters_of_optimizer(optimizer: Any) -> Iterator[ParameterFacts]:
+def _optimizer_parameters(optimizer: Any) -> Iterator[ParameterFacts]:
     for number, group in enumerate(list(optimizer.param_groups)):
-        for place, parameter in enumerate(list(group.get("params", ()))):
+        for index, parameter in enumerate(list(group.get("params", ()))):
             if (facts := _facts(parameter)) is not None:
                 state = _state(optimizer.state.get(parameter, {}))
-                yield ParameterFacts(f"{number}.{place}", facts, _facts(parameter.grad), state)
+                yield ParameterFacts(f"{number}.{index}", facts, _facts(parameter.grad), state)
 
 
-def _state(kept: Mapping[Any, Any]) -> dict[str, TensorFacts]:
-    named = {name: _facts(value) for name, value in list(kept.items()) if isinstance(name, str)}
+def _state(saved: Mapping[Any, Any]) -> dict[str, TensorFacts]:
+    named = {name: _facts(value) for name, value in list(saved.items()) if isinstance(name, str)}
     return {name: facts for name, facts in named.items() if facts is not None}
 
 
 def _facts(value: Any) -> TensorFacts | None:
-    """The facts of a tensor; None for other objects, and for a class of its own, whose attributes may be anything."""
+    """The facts of a tensor; None for other objects, and for a class of its own, whose
+    attributes may be anything.
+    """
     torch: Any = sys.modules["torch"]
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         return None
@@ -255,44 +268,50 @@ def _facts(value: Any) -> TensorFacts | None:
     )
 
 
-def _address(object_of_torchs: Any) -> int:
-    """The address of the C++ object. A storage's data_ptr() would turn a lazy copy of the program's into a real one."""
-    return int(getattr(object_of_torchs, "_cdata", 0))
+def _address(torch_object: Any) -> int:
+    """The address of the C++ object.
+
+    A storage's data_ptr() would turn a lazy copy of the program's into a real one.
+    """
+    return int(getattr(torch_object, "_cdata", 0))
 
 
 # --- traced calls
 
-FILES_OF_CALLS = ("torch/nn/modules/module.py", "torch/optim/optimizer.py")
+CALL_FILES = ("torch/nn/modules/module.py", "torch/optim/optimizer.py")
 """The files of PyTorch in which that code is."""
 
 
 class ModuleCalls:
-    """A FrameNamer for calls of modules. Where hooks announce modules, it hides their calls, as a module has one range."""
+    """A FrameNamer for calls of modules.
 
-    def __init__(self, names: InstanceNames, hooks_announce: Callable[[], bool]) -> None:
-        self._names, self._hooks_announce = names, hooks_announce
+    Where hooks announce modules, it hides their calls, as a module has one range.
+    """
+
+    def __init__(self, names: InstanceNames, hooks_report: Callable[[], bool]) -> None:
+        self._names, self._hooks_report = names, hooks_report
         self._optimizers = InstanceNames("Optimizer: ")
 
-    def __call__(self, code: CodeType, usual: str) -> NameOfFrame | None:
+    def __call__(self, code: CodeType, usual: str) -> FrameText | None:
         """The namer of calls that run this code."""
-        if code is _code_of("module_call"):
+        if code is _find_code("module_call"):
             return self._module
-        return partial(self._step, usual) if code is _code_of("step_code") else None
+        return partial(self._step, usual) if code is _find_code("step_code") else None
 
     def _module(self, frame: FrameType) -> str | None:
         module = _first_argument(frame)
         if module is None:
             return None
         name = self._names.name(module)
-        for called in captures_of_calls:
+        for called in call_captures:
             called.see_module(module, name)
-        return None if self._hooks_announce() else name
+        return None if self._hooks_report() else name
 
     def _step(self, usual: str, frame: FrameType) -> str:
         optimizer = _first_argument(frame)
         if optimizer is not None:
             name = self._optimizers.name(optimizer)
-            for called in captures_of_calls:
+            for called in call_captures:
                 called.see_optimizer(optimizer, name)
         return usual
 
@@ -301,9 +320,11 @@ def _first_argument(frame: FrameType) -> Any:
     return frame.f_locals.get(frame.f_code.co_varnames[0])
 
 
-def _code_of(detail: str) -> CodeType | None:
-    """The code that runs when a module is called, or after an optimizer's step; None before torch is imported."""
-    if details.PYTHON[detail].place[0] not in sys.modules:
+def _find_code(detail: str) -> CodeType | None:
+    """The code that runs when a module is called, or after an optimizer's step; None before
+    torch is imported.
+    """
+    if details.PYTHON[detail].location[0] not in sys.modules:
         return None
     code: CodeType | None = getattr(details.find(detail), "__code__", None)
     return code

@@ -1,14 +1,17 @@
 """Ranges of ``torch.compile``'s compilations: the function, the reason, and the time of each phase.
 
     a compiled function is called, and no guards hold
-      convert_frame._compile ──► torch.compile: Net            its end has the id, reason, graph breaks, caches
-        dynamo_timed(key) ─────► <key> (dynamo_timed)          as torch.profiler names it, if model/phases.py has words for it
-          operators ───────────► EventFlag.IN_COMPILATION      by the drain: none is a span of its own
+      convert_frame._compile ──► torch.compile: Net         its end has the id, reason, graph breaks
+                                                            and caches
+        dynamo_timed(key) ─────► <key> (dynamo_timed)       torch.profiler's name for it,
+                                                            if model/phases.py has words for it
+          operators ───────────► EventFlag.IN_COMPILATION   by the drain: none is a span of its own
     the first backward pass through it
       dynamo_timed(BACKWARD) ──► torch.compile: backward
 
-PyTorch looks these functions up by their names whenever it compiles, and finds ours: if nothing is compiled, nothing is done.
-PyTorchs before 2.13 may announce phases to every observer themselves, as all do while torch.profiler runs.
+PyTorch looks these functions up by their names whenever it compiles, and finds ours: if nothing is
+compiled, nothing is done. PyTorchs before 2.13 may announce phases to every observer themselves, as
+all do while torch.profiler runs.
 """
 
 from __future__ import annotations
@@ -35,10 +38,16 @@ SCOPE, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.COMPILATION)
 FRAME, BACKWARD = f"_compile.compile_inner{SUFFIX}", f"backward._backward_impl{SUFFIX}"
 """The phases that cover a whole compilation."""
 POOLED = f"compile_file{SUFFIX}"
-"""The C++ compiler. Inductor's threads run it, too, where no range is around it: the thread that waits for them has a phase."""
+"""The C++ compiler.
+
+Inductor's threads run it, too, where no range is around it: the thread that waits for them has a
+phase.
+"""
 CACHES = {"aot_autograd": "autograd_cache", "inductor": "fxgraph_cache"}
-"""PyTorch's counters of caches, and the beginnings of their keys; ``_hit``, ``_miss`` or ``_bypass`` follows."""
-MOST_BREAKS, MOST_CHARACTERS = 16, 500
+"""PyTorch's counters of caches, and the beginnings of their keys; ``_hit``, ``_miss`` or
+``_bypass`` follows.
+"""
+MAX_BREAKS, MAX_CHARACTERS = 16, 500
 """The most graph breaks that a compilation has the reasons of, and the length of a reason."""
 EXPLAINED = "Explanation: "
 
@@ -57,7 +66,7 @@ class Compilations(Source):
 
     name = "compilation"
     announces: EventSource | None = EventSource.COMPILATION
-    needs: str | None = details.PYTHON["compile_frame"].place[0]
+    needs: str | None = details.PYTHON["compile_frame"].location[0]
 
     def __init__(self) -> None:
         self._active = False
@@ -100,8 +109,8 @@ class Compilations(Source):
                 return theirs(code, *arguments, **options)
             if "skip" in options:  # how many frames PyTorch leaves out of the stack that it logs
                 options["skip"] += 1
-            given = dict(zip(parameters[1:], arguments, strict=False)) | options
-            with Compilation(self._thread.open, code, given):
+            compile_options = dict(zip(parameters[1:], arguments, strict=False)) | options
+            with Compilation(self._thread.open, code, compile_options):
                 return theirs(code, *arguments, **options)
 
         return otel_recfn_compile
@@ -113,8 +122,10 @@ class Compilations(Source):
             if name == BACKWARD:
                 return self._backward(theirs)
             is_known = name == FRAME if self._thread.open else name == POOLED
-            is_shown = not is_known and words_of(name.removesuffix(SUFFIX))
-            return _Phase(name) if is_shown and not details.find("profiler_runs") else theirs(name)
+            is_displayed = not is_known and words_of(name.removesuffix(SUFFIX))
+            return (
+                _Phase(name) if is_displayed and not details.find("profiler_runs") else theirs(name)
+            )
 
         return otel_recfn_phase
 
@@ -140,21 +151,24 @@ class Compilation(AbstractContextManager[None]):
     """
 
     def __init__(
-        self, beside: list[Compilation], code: CodeType | None, given: Mapping[str, Any]
+        self,
+        open_compilations: list[Compilation],
+        code: CodeType | None,
+        compile_options: Mapping[str, Any],
     ) -> None:
         self.reasons: list[str] = []
         """The guards of earlier compilations that failed."""
-        self._beside, self._before = beside, _counted()
-        self._id = str(given.get("compile_id") or "")
-        self._is_whole = bool(given.get("one_graph"))
-        name, text = _function(code, given) if code is not None else ("backward", "")
+        self._open_compilations, self._before = open_compilations, _counted()
+        self._id = str(compile_options.get("compile_id") or "")
+        self._is_whole = bool(compile_options.get("one_graph"))
+        name, text = _function(code, compile_options) if code is not None else ("backward", "")
         self._event_id = _native.begin(f"torch.compile: {name}", SCOPE, SOURCE, code=text)
 
     def __enter__(self) -> None:
-        self._beside.append(self)
+        self._open_compilations.append(self)
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        self._beside.remove(self)
+        self._open_compilations.remove(self)
         attributes = self._attributes()
         if (
             error is not None
@@ -166,11 +180,11 @@ class Compilation(AbstractContextManager[None]):
         _native.end(self._event_id, text, stacktrace=stacktrace, attributes=json.dumps(attributes))
 
     def _attributes(self) -> dict[str, Any]:
-        reason = "; ".join(self.reasons)[: 2 * MOST_CHARACTERS]
+        reason = "; ".join(self.reasons)[: 2 * MAX_CHARACTERS]
         found: dict[str, Any] = {"recfn.compile.id": self._id, "recfn.compile.reason": reason}
         since = {group: counts - self._before[group] for group, counts in _counted().items()}
         found["recfn.compile.graph_breaks"] = [_short(reason) for reason in since["graph_break"]][
-            :MOST_BREAKS
+            :MAX_BREAKS
         ]
         for group, prefix in CACHES.items():
             outcomes = [
@@ -181,7 +195,9 @@ class Compilation(AbstractContextManager[None]):
 
 
 class _Phase(AbstractContextManager[None]):
-    """A phase of a compilation: a range from enter to exit, even if PyTorch leaves it by an exception to begin again."""
+    """A phase of a compilation: a range from enter to exit, even if PyTorch leaves it by an
+    exception to begin again.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -195,7 +211,10 @@ class _Phase(AbstractContextManager[None]):
 
 
 def _counted() -> Counts:
-    """PyTorch's current counters. One thread at a time compiles functions, but several may compile backward passes."""
+    """PyTorch's current counters.
+
+    One thread at a time compiles functions, but several may compile backward passes.
+    """
     counters, groups = details.find("compile_counters") or {}, ("graph_break", *CACHES)
     try:
         return {group: Counter(counters.get(group)) for group in groups}
@@ -204,46 +223,50 @@ def _counted() -> Counts:
 
 
 def _short(reason: object) -> str:
-    """The fault, from PyTorch's first line, and its explanation from later ones: hints and stacks follow."""
-    what, _, rest = str(reason).strip().partition("\n")
-    explanation = rest.strip().partition("\n")[0]
+    """The fault, from PyTorch's first line, and its explanation from later ones: hints and
+    stacks follow.
+    """
+    what, _, remainder = str(reason).strip().partition("\n")
+    explanation = remainder.strip().partition("\n")[0]
     if explanation.startswith(EXPLAINED):
         what += f": {explanation.removeprefix(EXPLAINED)}"
-    return what[:MOST_CHARACTERS]
+    return what[:MAX_CHARACTERS]
 
 
-def _function(code: CodeType, given: Mapping[str, Any]) -> tuple[str, str]:
+def _function(code: CodeType, compile_options: Mapping[str, Any]) -> tuple[str, str]:
     """The name of a function that is compiled, and its code as a column has it."""
     frame = details.find("frame_around")
-    variables = given.get("locals") or {}
-    if (
-        frame is not None
-        and code.co_filename == frame.__code__.co_filename
-        and (function := variables.get("fn"))
-    ):  # PyTorch's own around a function
+    variables = compile_options.get("locals") or {}
+    is_pytorchs = frame is not None and code.co_filename == frame.__code__.co_filename
+    # PyTorch's own frame around a function.
+    if is_pytorchs and (function := variables.get("fn")):
         module = getattr(function, "__self__", function)
         if hasattr(type(module), "forward"):
             return type(module).__name__, code_text(type(module).forward)
         return getattr(function, "__name__", code.co_name), code_text(function)
     name = getattr(code, "co_qualname", code.co_name)  # since CPython 3.11
-    module_name = (given.get("globals") or {}).get("__name__")
+    module_name = (compile_options.get("globals") or {}).get("__name__")
     kind = type(variables.get(code.co_varnames[0])) if code.co_argcount else object
-    shown = (
+    name_in_trace = (
         kind.__name__ if code.co_name == "forward" and hasattr(kind, "forward") else code.co_name
     )
-    return shown, python_call_name(code.co_filename, code.co_firstlineno, f"{module_name}.{name}")
+    return name_in_trace, python_call_name(
+        code.co_filename, code.co_firstlineno, f"{module_name}.{name}"
+    )
 
 
 def _replace(detail: str, ours: Any) -> Callable[[], bool]:
-    """Put ours in the place of a function of PyTorch's, and return the way to put that back: False if ours isn't there then."""
-    module, name = details.place_of(detail)
+    """Put ours in the place of a function of PyTorch's, and return the way to put that back:
+    False if ours isn't there then.
+    """
+    module, name = details.owner_and_name(detail)
     theirs = getattr(module, name)
     setattr(module, name, ours)
 
     def put_back() -> bool:
-        stands_there = getattr(module, name, None) is ours
-        if stands_there:
+        is_installed = getattr(module, name, None) is ours
+        if is_installed:
             setattr(module, name, theirs)
-        return stands_there
+        return is_installed
 
     return put_back

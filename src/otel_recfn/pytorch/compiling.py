@@ -1,16 +1,19 @@
-"""The stand-ins that ``torch.compile`` traces for our ranges: as it does for ``torch.profiler.record_function``.
+"""The stand-ins that ``torch.compile`` traces for our ranges: as it does for
+``torch.profiler.record_function``.
 
-torch.compile knows that one: it skips it, or puts PyTorch's profiler operators into the graph where PyTorch's setting
-``capture_profiler_record_function`` (since 2.12) asks for that. Ours is a type in C, at which it would break the graph. How to
-trace a value it looks up in two tables, by the value's id and by its type, and there we say what to trace instead. The tables
-are private to PyTorch: where a later one has them no more, that is logged once, and graphs break at our ranges.
+torch.compile knows that one: it skips it, or puts PyTorch's profiler operators into the graph where
+PyTorch's setting ``capture_profiler_record_function`` (since 2.12) asks for that. Ours is a type in
+C, at which it would break the graph. How to trace a value it looks up in two tables, by the value's
+id and by its type, and there we say what to trace instead. The tables
+are private to PyTorch: where a later one has them no more, that is logged once, and graphs break at
+our ranges.
 
-Nothing is imported for this: the tables are written when the program, or PyTorch, imports ``torch._dynamo``.
+Nothing is imported for this: the tables are written when the program, or PyTorch, imports
+``torch._dynamo``.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -19,13 +22,14 @@ from typing import Any
 from otel_recfn.pytorch.details import PYTHON
 from otel_recfn.pytorch.late_import import when_imported
 from otel_recfn.recording import watched
-
-log = logging.getLogger("otel_recfn")
+from otel_recfn.support.logs import log
 
 LOST = PYTHON["compile_tables"].lost
 
 Trace = Callable[[Any, Any], Any]
-"""A function from torch.compile's builder and a value of the program to the variable for it in the trace."""
+"""A function from torch.compile's builder and a value of the program to the variable for it in
+the trace.
+"""
 
 
 def trace_as_torchs(record_function: type) -> None:
@@ -36,12 +40,17 @@ def trace_as_torchs(record_function: type) -> None:
 
 
 def trace_objects_as_torchs(range_type: type) -> None:
-    """Have objects of the type, which have a ``name`` and ``args``, traced as PyTorch's ``record_function``."""
+    """Have objects of the type, which have a ``name`` and ``args``, traced as PyTorch's
+    ``record_function``.
+    """
     _when_compiling(_write_objects, range_type)
 
 
 def trace_instead(original: Any, traced: Any) -> None:
-    """Have ``traced`` traced in place of ``original``. Both are functions or classes at the top level of their modules."""
+    """Have ``traced`` traced in place of ``original``.
+
+    Both are functions or classes at the top level of their modules.
+    """
     _when_compiling(_write_other, original, traced)
 
 
@@ -73,7 +82,10 @@ def _torch_record_function() -> Any:
 
 
 def _write(table: dict[Any, Trace], key: object, trace: Trace) -> None:
-    """Write how values with this key are traced. If PyTorch lacks something for it then, the graph breaks as without us."""
+    """Write how values with this key are traced.
+
+    If PyTorch lacks something for it then, the graph breaks as without us.
+    """
 
     def trace_or_break_graph(builder: Any, value: Any) -> Any:
         source = builder.source
@@ -94,7 +106,9 @@ def _by_id() -> dict[Any, Trace]:
 
 
 def _by_type() -> list[dict[Any, Trace]]:
-    """The tables by type: PyTorch makes one for its setting ``trace_numpy`` and one without it; 2.4 has one only."""
+    """The tables by type: PyTorch makes one for its setting ``trace_numpy`` and one without it;
+    2.4 has one only.
+    """
     builder = _dynamo("variables.builder", "VariableBuilder")
     if hasattr(builder, "_type_dispatch_impl"):
         return [builder._type_dispatch_impl(trace_numpy) for trace_numpy in (False, True)]

@@ -1,20 +1,21 @@
-"""The details of PyTorch that we rely on beyond what has not changed in years: the place to read when a new PyTorch comes.
+"""The details of PyTorch that we rely on beyond what has not changed in years: the place to read
+when a new PyTorch comes.
 
-Each detail is looked for where it is used, and its absence costs what is said here and nothing else. In C++ that happens when
-our libraries are compiled (``native/pytorch/features.hpp``); they say what they found, by the names below. Nothing works
-without RecordFunction, its callbacks, their registration in C++ and its switch; IValue and Tensor.
+Each detail is looked for where it is used, and its absence costs what is said here and nothing
+else. In C++ that happens when our libraries are compiled (``native/pytorch/features.hpp``); they
+say what they found, by the names below. Nothing works without RecordFunction, its callbacks, their
+registration in C++ and its switch; IValue and Tensor.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-log = logging.getLogger("otel_recfn")
+from otel_recfn.support.logs import log
 
 
 class Detail(NamedTuple):
@@ -30,15 +31,15 @@ class Detail(NamedTuple):
     """The first PyTorch that has it: earlier ones do without."""
 
     @property
-    def place(self) -> tuple[str, str]:
+    def location(self) -> tuple[str, str]:
         """The module of a detail in Python, and the path of the attribute in it."""
         module, _, path = self.what.partition(":")
         return module, path
 
 
 RPC_LOST = "what a remote call runs is in traces of its own"
-NOT_CARRIED = "in PyTorch's own threads, callbacks of a thread see no Python ranges"
-NOT_SHOWN = "{} shows no ranges of otel_recfn.record_function"
+NOT_PROPAGATED = "in PyTorch's own threads, callbacks of a thread see no Python ranges"
+NOT_EXPOSED = "{} shows no ranges of otel_recfn.record_function"
 
 OPERATORS: Mapping[str, Detail] = {
     "torchscript_stack": Detail(
@@ -81,9 +82,22 @@ PYTHON: Mapping[str, Detail] = {
         "torch.optim.optimizer:Optimizer._optimizer_step_code",
         "parameters of optimizers whose steps are traced are not shown",
     ),
+    "hooked_step": Detail(
+        "torch.optim.optimizer:Optimizer._patch_step_function",
+        "module calls before the first optimizer's step are traces each",
+    ),
     "step_hook": Detail(
         "torch.optim.optimizer:register_optimizer_step_post_hook",
         "validation after a step is not told from training",
+    ),
+    "scaled_step": Detail(
+        "torch.amp.grad_scaler:GradScaler.step",
+        "iterations whose optimizer step a GradScaler skips are parts of the next step",
+    ),
+    "scaled_step_impl": Detail(
+        "torch.amp.grad_scaler:GradScaler._maybe_opt_step",
+        "with CPython 3.11, iterations whose optimizer step a GradScaler skips are parts of the"
+        " next step",
     ),
     "is_compiling": Detail("torch.compiler:is_compiling", "module calls are not recorded"),
     "has_function_modes": Detail(
@@ -106,25 +120,26 @@ PYTHON: Mapping[str, Detail] = {
         "memory is recorded within PyTorch's operators only",
     ),
     "profiler_enable": Detail(
-        "torch.autograd.profiler:_enable_profiler", NOT_SHOWN.format("torch.profiler")
+        "torch.autograd.profiler:_enable_profiler", NOT_EXPOSED.format("torch.profiler")
     ),
     "profiler_disable": Detail(
-        "torch.autograd.profiler:_disable_profiler", NOT_SHOWN.format("torch.profiler")
+        "torch.autograd.profiler:_disable_profiler", NOT_EXPOSED.format("torch.profiler")
     ),
     "legacy_profiler_stop": Detail(
-        "torch.autograd:_disable_profiler_legacy", NOT_SHOWN.format("PyTorch's legacy profiler")
+        "torch.autograd:_disable_profiler_legacy", NOT_EXPOSED.format("PyTorch's legacy profiler")
     ),
     "execution_trace_enable": Detail(
         "torch.profiler.profiler:_enable_execution_trace_observer",
-        NOT_SHOWN.format("ExecutionTraceObserver"),
+        NOT_EXPOSED.format("ExecutionTraceObserver"),
     ),
     "execution_trace_disable": Detail(
         "torch.profiler.profiler:_disable_execution_trace_observer",
-        NOT_SHOWN.format("ExecutionTraceObserver"),
+        NOT_EXPOSED.format("ExecutionTraceObserver"),
     ),
     "backward": Detail(
         "torch.autograd.variable:Variable._execution_engine",
-        "a backward pass in threads of PyTorch's lies in what was current at its task's last operator",
+        "a backward pass in threads of PyTorch's lies in what was current at its task's last"
+        " operator",
     ),
     "future": Detail(
         "torch._C:Future",
@@ -136,9 +151,9 @@ PYTHON: Mapping[str, Detail] = {
         "torch.autograd:_enable_record_function",
         "PyTorch's operators are announced also where RecordFunction is switched off",
     ),
-    "carried_put": Detail("torch._C:_stash_obj_in_tls", NOT_CARRIED),
-    "carried_has": Detail("torch._C:_is_key_in_tls", NOT_CARRIED),
-    "carried_get": Detail("torch._C:_get_obj_in_tls", NOT_CARRIED),
+    "propagated_put": Detail("torch._C:_stash_obj_in_tls", NOT_PROPAGATED),
+    "propagated_has": Detail("torch._C:_is_key_in_tls", NOT_PROPAGATED),
+    "propagated_get": Detail("torch._C:_get_obj_in_tls", NOT_PROPAGATED),
     "carried_remove": Detail(
         "torch._C:_remove_obj_from_tls",
         "a thread with callbacks that ends as the process does may abort it",
@@ -183,23 +198,29 @@ PYTHON: Mapping[str, Detail] = {
     ),
     "compile_tables": Detail(
         "torch._dynamo.variables.builder:VariableBuilder._id_dispatch",
-        "torch.compile breaks its graphs at otel-recfn's ranges, and refuses them with fullgraph=True",
+        "torch.compile breaks its graphs at otel-recfn's ranges, and refuses them with"
+        " fullgraph=True",
     ),
 }
 """The details that our Python code needs, which asks ``find`` for them."""
 
 
 def find(name: str) -> Any:
-    """The detail of PYTHON of this name, or None, which is logged once. Its module must have been imported."""
+    """The detail of PYTHON of this name, or None, which is logged once.
+
+    Its module must have been imported.
+    """
     found = _look_up(PYTHON[name])
     if found is None and _is_expected(PYTHON[name]):
         _log_once(losses([name], PYTHON))
     return found
 
 
-def place_of(name: str) -> tuple[Any, str]:
-    """The object that has the detail of PYTHON of this name, or None, and the attribute's name in this PyTorch."""
-    return _place_of(PYTHON[name])
+def owner_and_name(name: str) -> tuple[Any, str]:
+    """The object that has the detail of PYTHON of this name, or None, and the attribute's name
+    in this PyTorch.
+    """
+    return _owner_and_name(PYTHON[name])
 
 
 def missing_in_python() -> list[str]:
@@ -207,13 +228,15 @@ def missing_in_python() -> list[str]:
     there = {
         name: detail
         for name, detail in PYTHON.items()
-        if detail.place[0] in sys.modules and _is_expected(detail)
+        if detail.location[0] in sys.modules and _is_expected(detail)
     }
     return [name for name, detail in there.items() if _look_up(detail) is None]
 
 
 def found_and_missing(features: str) -> tuple[list[str], list[str]]:
-    """The names that a library found, and those that it didn't, which have a minus sign in ``features``."""
+    """The names that a library found, and those that it didn't, which have a minus sign in
+    ``features``.
+    """
     words = features.split()
     return [word for word in words if not word.startswith("-")], [
         word[1:] for word in words if word.startswith("-")
@@ -226,7 +249,9 @@ def losses(missing: Iterable[str], details: Mapping[str, Detail]) -> str:
 
 
 def log_losses(features: str, details: Mapping[str, Detail]) -> None:
-    """Log the details that a library which was just loaded didn't find, in one line, if there are any."""
+    """Log the details that a library which was just loaded didn't find, in one line, if there
+    are any.
+    """
     _, missing = found_and_missing(features)
     if missing:
         _log_once(losses(missing, details))
@@ -243,14 +268,14 @@ def _log_once(lost: str) -> None:
 
 
 def _look_up(detail: Detail) -> Any:
-    owner, attribute = _place_of(detail)
+    owner, attribute = _owner_and_name(detail)
     return getattr(owner, attribute, None)
 
 
-def _place_of(detail: Detail) -> tuple[Any, str]:
-    module, path = detail.place
+def _owner_and_name(detail: Detail) -> tuple[Any, str]:
+    module, path = detail.location
     owner: Any = sys.modules.get(module)
-    *around, attribute = path.split(".")
-    for each in around:
+    *owners, attribute = path.split(".")
+    for each in owners:
         owner = getattr(owner, each, None)
     return owner, detail.before if detail.before and not hasattr(owner, attribute) else attribute

@@ -1,12 +1,15 @@
-"""The inputs of model calls, and the calls that generate: one token after the other, each from those before.
+"""The inputs of model calls, and the calls that generate: one token after the other, each from
+those before.
 
-    request  ──[model: 20 tokens]──[model: 1]──[model: 1]──[model: 1]──      with a cache of keys and values
+    request  ──[model: 20 tokens]──[model: 1]──[model: 1]──[model: 1]──      with a key-value cache
     request  ──[model: 20 tokens]──[model: 21]──[model: 22]──[model: 23]──   without one
 
-Calls of a model that no other module makes are compared, in the same attached context, with gradients off or in eval mode. A
-call decodes where it takes one token and the first one took several, or where it takes one more than the call before, for the
-second time in a row if the model is new; then as long as what it takes stays as long. A training loop takes gradients, and a
-classifier that is called in a loop takes as much each time, or whatever comes: both generate nothing.
+Calls of a model that no other module makes are compared, in the same attached context, with
+gradients off or in eval mode. A call decodes where it takes one token and the first one took
+several, or where it takes one more than the call before, for the second time in a row if the model
+is new; then as long as what it takes stays as long. A training loop takes gradients, and a
+classifier that is called in a loop takes as much each time, or whatever comes: both generate
+nothing.
 """
 
 from __future__ import annotations
@@ -17,32 +20,36 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
+from opentelemetry import trace
+
 from otel_recfn import _native
-from otel_recfn.model.generation import FIRST_TOKEN_NS, GENERATION, PREFILL_ID, Generation
+from otel_recfn.model.generation import BATCH_SIZE, FIRST_TOKEN_NS, INPUT_TOKENS, PREFILL_ID
 from otel_recfn.pytorch import details
-from otel_recfn.sources.steps import innermost_step, shown_steps
+from otel_recfn.sources.steps import exposed_steps, step_with_span
 from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.texts import json_value
 
 Shape = tuple[int, ...]
 DECODE = "decode"
 """The name of the range around a call that decodes."""
-MOST_SHAPES = 16
-MOST_KNOWN = 256
+MAX_SHAPES = 16
+MAX_KNOWN = 256
 
 
 class Inputs(NamedTuple):
     """The tensors of a module's call."""
 
     shapes: tuple[Shape, ...]
-    of_tokens: bool
-    """Whether the first one may be a batch of sequences: of token ids, or of a vector for each token."""
+    has_tokens: bool
+    """Whether the first one may be a batch of sequences: of token ids, or of a vector for each
+    token.
+    """
 
 
 NO_INPUTS = Inputs((), False)
 
 
-@lru_cache(MOST_KNOWN)
+@lru_cache(MAX_KNOWN)
 def attributes_of(shapes: tuple[Shape, ...]) -> str:
     """The attributes of these shapes as JSON, for the end of a range; empty for none."""
     return (
@@ -52,31 +59,30 @@ def attributes_of(shapes: tuple[Shape, ...]) -> str:
     )
 
 
-def reader_of_inputs() -> Callable[[], Inputs]:
+def input_reader() -> Callable[[], Inputs]:
     """A function that returns the inputs of the call that begins. torch has been imported.
 
-    It looks at plain tensors alone, and at none under a mode, because others may run code of the program's.
+    It looks at plain tensors alone, and at none under a mode, because others may run code of the
+    program's.
     """
     torch, has_modes = sys.modules["torch"], details.find("has_function_modes")
     plain = {torch.Tensor, torch.nn.Parameter}
 
-    def inputs_of_call() -> Inputs:
+    def call_inputs() -> Inputs:
         if has_modes is None or has_modes():
             return NO_INPUTS
         tensors = [each for each in _native.call_arguments()[1:] if type(each) in plain]
         if not tensors:
             return NO_INPUTS
         try:
-            shapes = tuple([each.shape for each in tensors[:MOST_SHAPES]])
+            shapes = tuple([each.shape for each in tensors[:MAX_SHAPES]])
             hash(shapes)
-        except (
-            RuntimeError,
-            TypeError,
-        ):  # nested tensors have none; comparing symbolic sizes would make guards
+        # Nested tensors have none; comparing symbolic sizes would make guards.
+        except (RuntimeError, TypeError):
             return NO_INPUTS
         return Inputs(shapes, len(shapes[0]) == (3 if tensors[0].dtype.is_floating_point else 2))
 
-    return inputs_of_call
+    return call_inputs
 
 
 class Chain:
@@ -100,7 +106,7 @@ class Chain:
         """Whether it decodes by growing inputs."""
         return self._grown > 1
 
-    def goes_on(self, name: str, shape: Shape) -> bool:
+    def continues(self, name: str, shape: Shape) -> bool:
         """Whether such a call continues the chain; if so, it is added."""
         first, before = self._first, self._last[1]
         if name != self.name or first[:1] + first[2:] != shape[:1] + shape[2:]:
@@ -114,23 +120,30 @@ class Chain:
         return True
 
     def end_call(self) -> str:
-        """End a call. The first one that decodes has attributes of those before it, as JSON; the others have none."""
+        """End a call.
+
+        The first one that decodes has attributes of those before it, as JSON; the others have none.
+        """
         now_ns = time.time_ns()
         self._first_token_ns = self._first_token_ns or now_ns
         if not self.decodes:
             return ""
-        batch_size, input_tokens = self._first[:2]
-        if (step := innermost_step()) is not None:
-            step.generation = Generation(
-                input_tokens, self.tokens, batch_size, 1, self._first_token_ns, now_ns
-            )
-        if self._is_described:
-            return ""
-        self._is_described = True
-        sizes = {GENERATION + "input_tokens": input_tokens, GENERATION + "batch_size": batch_size}
-        return json_value(
-            {**sizes, PREFILL_ID: self.first_event_id, FIRST_TOKEN_NS: self._first_token_ns}
+        found = self._take_description()
+        step = step_with_span(
+            trace.get_current_span(_native.current_in_step(exposed_steps.attached()))
         )
+        if step is not None:
+            step.add_token(self.tokens, now_ns, found)
+        return json_value(found) if found else ""
+
+    def _take_description(self) -> dict[str, int]:
+        """The attributes of the generation, once."""
+        if self._is_described:
+            return {}
+        self._is_described = True
+        batch_size, input_tokens = self._first[:2]
+        sizes = {INPUT_TOKENS: input_tokens, BATCH_SIZE: batch_size}
+        return {**sizes, PREFILL_ID: self.first_event_id, FIRST_TOKEN_NS: self._first_token_ns}
 
 
 class Chains:
@@ -155,11 +168,11 @@ class Chains:
             inputs: the inputs of the call.
             trains: whether a call of the module may be part of training.
         """
-        if not inputs.of_tokens or trains(module):
+        if not inputs.has_tokens or trains(module):
             return None
-        context, shape = shown_steps.attached(), inputs.shapes[0]
+        context, shape = exposed_steps.attached(), inputs.shapes[0]
         chain = self._chains.get(context)
-        if chain is None or not chain.goes_on(name, shape):
+        if chain is None or not chain.continues(name, shape):
             chain = Chain(name, shape, bool(self._growing.get(module)))
             self._chains.set(context, chain)
         elif chain.has_grown and not self._growing.get(module):

@@ -1,25 +1,30 @@
-"""Callbacks for the time when torch, or a part of it that it imports late, is imported. This module imports neither.
+"""Callbacks for the time when torch, or a part of it that it imports late, is imported.
 
-The import hook is wrapt's, registered once per process; what waits for it is a list of ours, so that waiting can be cancelled.
+This module imports neither.
+
+The import hook is wrapt's, registered once per process; what waits for it is a list of ours, so
+that waiting can be cancelled.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Iterable
 from types import ModuleType
 
 from otel_recfn.support.forks import ForkSafeLock
-from otel_recfn.support.signal_handlers import raised_by_signal_handler
-
-log = logging.getLogger("otel_recfn")
+from otel_recfn.support.interruptions import raised_by_signal_handler
+from otel_recfn.support.logs import log
 
 _lock = ForkSafeLock()
 _waiting: dict[str, list[tuple[list[Callable[[], None]], str]]] = {}
-"""The functions that wait for a module, each in a list that cancelling empties, and what is lost, while wrapt has our hook."""
+"""The functions that wait for a module, each in a list that cancelling empties, and what is
+lost, while wrapt has our hook.
+"""
 _executed: set[str] = set()
-"""The modules whose hook has run: their code has run, though for Python they are being imported until the hook returns."""
+"""The modules whose hook has run: their code has run, though for Python they are being imported
+until the hook returns.
+"""
 
 
 def is_imported(module: str) -> bool:
@@ -35,23 +40,27 @@ def when_torch_is_imported(callback: Callable[[], None]) -> Callable[[], None]:
 
 
 def when_imported(module: str, callback: Callable[[], None], lost: str) -> Callable[[], None]:
-    """Run ``callback`` once the module is imported; the rest is as in ``when_first_is_imported``."""
+    """Run ``callback`` once the module is imported; the rest is as in
+    ``when_first_is_imported``.
+    """
     return when_first_is_imported([module], callback, lost)
 
 
 def when_first_is_imported(
     modules: Iterable[str], callback: Callable[[], None], lost: str
 ) -> Callable[[], None]:
-    """Run ``callback`` once: now if one of the modules is imported, else at the end of the first such import, in its thread.
+    """Run ``callback`` once: now if one of the modules is imported, else at the end of the first
+    such import, in its thread.
 
-    What it raises is logged, with ``lost`` as what is missing now, and goes no further. Returns a function that cancels it.
+    What it raises is logged, with ``lost`` as what is missing now, and goes no further. Returns a
+    function that cancels it.
     """
     left = [callback]
     for module in modules:
         if sys.modules.get(module) is None:
             _wait_for_import(module, left, lost)
         elif is_imported(module):
-            _run_what_is_left(left, module, lost)
+            _run_remaining(left, module, lost)
         else:  # too late for the hook
             log.warning(
                 "otel-recfn was asked for while %s is being imported: %s; ask before or after that",
@@ -61,7 +70,7 @@ def when_first_is_imported(
     return left.clear
 
 
-def _run_what_is_left(left: list[Callable[[], None]], module: str, lost: str) -> None:
+def _run_remaining(left: list[Callable[[], None]], module: str, lost: str) -> None:
     """Run a callback, unless it was cancelled or has run."""
     try:
         for callback in [left.pop() for _ in left[:1]]:
@@ -75,10 +84,8 @@ def _run_what_is_left(left: list[Callable[[], None]], module: str, lost: str) ->
 def _wait_for_import(module: str, left: list[Callable[[], None]], lost: str) -> None:
     with _lock:
         is_first = module not in _waiting
-        _waiting[module] = [
-            *(each for each in _waiting.get(module, ()) if each[0]),
-            (left, lost),
-        ]  # many captures may pass
+        # Many captures may pass.
+        _waiting[module] = [*(each for each in _waiting.get(module, ()) if each[0]), (left, lost)]
     if is_first:
         import wrapt  # late, as it takes 50 ms
 
@@ -90,4 +97,4 @@ def _was_imported(module: ModuleType) -> None:
         _executed.add(module.__name__)
         ready = _waiting.pop(module.__name__, [])  # wrapt forgets a hook that ran
     for left, lost in ready:
-        _run_what_is_left(left, module.__name__, lost)
+        _run_remaining(left, module.__name__, lost)

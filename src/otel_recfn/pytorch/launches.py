@@ -1,10 +1,14 @@
-"""OpenTelemetry's context for what PyTorch runs elsewhere: backward passes, callbacks of futures, remote calls.
+"""OpenTelemetry's context for what PyTorch runs elsewhere: backward passes, callbacks of futures,
+remote calls.
 
-a backward pass begins      the recorder reads what is current ─► autograd's threads have it with PyTorch's own state
-a future is given a         callback + current context ─► whoever completes the future, for a collective gloo's own
-callback                    thread, where PyTorch's state doesn't go
-a remote call of a          caller   pickled call ─► global propagator ─► pickle + MARK + headers as JSON
-Python function             callee   unpickle ─► headers, if there are any ─► the function runs in the context that they tell of
+    a backward pass begins   the recorder reads the current context ─► autograd's threads have it
+                             with PyTorch's own state
+    a future is given a      callback + current context ─► the thread that completes the future:
+    callback                 for a collective gloo's own thread, where PyTorch's state doesn't go
+    a remote call of a       caller   pickled call ─► global propagator
+    Python function                   ─► pickle + MARK + headers as JSON
+                             callee   unpickle ─► headers, if there are any
+                                      ─► the function runs in the context that they describe
 """
 
 from __future__ import annotations
@@ -12,7 +16,6 @@ from __future__ import annotations
 import contextvars
 import functools
 import json
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -23,14 +26,15 @@ from otel_recfn import _native
 from otel_recfn.pytorch import details
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.foreign import WrappedFunction
-
-log = logging.getLogger("otel_recfn")
+from otel_recfn.support.logs import log
 
 
 class BackwardPasses:
-    """A reading of the current context at the begin of each backward pass, which no operator precedes.
+    """A reading of the current context at the begin of each backward pass, which no operator
+    precedes.
 
-    Python begins each pass at one object of PyTorch's, the engine; from ``watch`` to ``leave`` ours is in its place.
+    Python begins each pass at one object of PyTorch's, the engine; from ``watch`` to ``leave`` ours
+    is in its place.
     """
 
     def __init__(self) -> None:
@@ -41,9 +45,8 @@ class BackwardPasses:
         """Put our engine in the place of PyTorch's. torch has been imported."""
         theirs = details.find("backward")
         kind: Any = type(theirs)
-        if (
-            kind.__module__ != "torch._C"
-        ):  # not there, ours already, or a class of the program's own
+        # Not there, ours already, or a class of the program's own.
+        if kind.__module__ != "torch._C":
             return
         # The method is looked up by a function in C, so stacks and profilers see no frame of ours.
         members = {"run_backward": property(_native.before_launch), "launches": theirs.run_backward}
@@ -52,19 +55,21 @@ class BackwardPasses:
         except TypeError:  # a class that can't be derived from, or is made otherwise
             log.debug("backward passes are not watched", exc_info=True)
             return
-        setattr(*details.place_of("backward"), self._ours)
+        setattr(*details.owner_and_name("backward"), self._ours)
 
     def leave(self) -> None:
         """Put PyTorch's engine back, unless somebody has replaced ours."""
         if self._ours is not None and details.find("backward") is self._ours:
-            setattr(*details.place_of("backward"), self._theirs)
+            setattr(*details.owner_and_name("backward"), self._theirs)
 
 
 METHODS = ("then", "add_done_callback")
 
 
 class FutureCallbacks:
-    """The context in which a callback was given to a ``torch.futures.Future``, restored when it runs."""
+    """The context in which a callback was given to a ``torch.futures.Future``, restored when it
+    runs.
+    """
 
     def __init__(self) -> None:
         self._active = False
@@ -125,14 +130,17 @@ END = b"}"
 
 
 class RemoteCalls(Source):
-    """The contexts of Python functions that ``torch.distributed.rpc`` calls. A source without rows of its own.
+    """The contexts of Python functions that ``torch.distributed.rpc`` calls.
 
-    It wraps the pickler of these calls. Whoever unpickles stops at the pickle's end, so a peer without us reads such a call as
-    any other. Operators and TorchScript functions are sent by C++ alone, where nothing can be added.
+    A source without rows of its own.
+
+    It wraps the pickler of these calls. Whoever unpickles stops at the pickle's end, so a peer
+    without us reads such a call as any other. Operators and TorchScript functions are sent by C++
+    alone, where nothing can be added.
     """
 
     name = "rpc"
-    needs: str | None = details.PYTHON["rpc_pickler"].place[0]
+    needs: str | None = details.PYTHON["rpc_pickler"].location[0]
     launches = None
     """The launches that ``before_launch`` gave."""
 
@@ -153,7 +161,9 @@ class RemoteCalls(Source):
             wrapper.install()
 
     def disable(self) -> None:
-        """Carry no contexts any more; if somebody wrapped the pickler after us, our wrappers only pass on."""
+        """Carry no contexts any more; if somebody wrapped the pickler after us, our wrappers
+        only pass on.
+        """
         for wrapper in self._wrappers:
             wrapper.remove()
         self._wrappers = []
@@ -176,8 +186,7 @@ def _in_senders_context(call: Any, received: Any, message: bytes, _tensors: obje
     if not (isinstance(received, call) and message.endswith(END)):
         return received
     headers = json.loads(message[message.rindex(MARK) + len(MARK) :])
-    around = (
-        contextvars.copy_context()
-    )  # its `run` leaves no frame of ours in the error of a function that fails
-    around.run(context.attach, propagate.extract(headers))
-    return received._replace(func=partial(around.run, received.func))
+    # Its `run` leaves no frame of ours in the error of a function that fails.
+    received_context = contextvars.copy_context()
+    received_context.run(context.attach, propagate.extract(headers))
+    return received._replace(func=partial(received_context.run, received.func))

@@ -1,12 +1,12 @@
 """The compiled observer as a source: loaded into the process, and switched.
 
-The library is loaded once per process and never unloaded: PyTorch caches pointers to its callbacks in every thread.
+The library is loaded once per process and never unloaded: PyTorch caches pointers to its callbacks
+in every thread.
 """
 
 from __future__ import annotations
 
 import ctypes
-import logging
 import sys
 from ctypes import c_char_p, c_int, c_uint32, c_void_p
 from functools import cache
@@ -18,10 +18,10 @@ from otel_recfn.errors import ObserverUnavailable, RecfnError
 from otel_recfn.model.events import EventSource
 from otel_recfn.pytorch import details, observer_build
 from otel_recfn.pytorch.launches import BackwardPasses, FutureCallbacks
+from otel_recfn.pytorch.thread_ids import follow_torch
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.forks import ForkSafeLock
-
-log = logging.getLogger("otel_recfn")
+from otel_recfn.support.logs import log
 
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "attach": (c_int, c_void_p),
@@ -33,9 +33,11 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "step_aside": (None,),
     "features": (c_char_p,),
     "last_error": (c_char_p,),
-    "look_away": (None, c_int),
+    "ignore_ranges": (None, c_int),
 }
-"""The argument and result types of the library's functions, by their names after ``recfn_observer_``."""
+"""The argument and result types of the library's functions, by their names after
+``recfn_observer_``.
+"""
 
 
 NOT_OBSERVED = "PyTorch operators are not observed, everything else is"
@@ -45,7 +47,10 @@ _loaded: ctypes.CDLL | None = None
 
 
 class TorchObserver(Source):
-    """PyTorch's RecordFunction as a source. ``enable`` and ``disable`` may be called from any thread, and don't raise."""
+    """PyTorch's RecordFunction as a source.
+
+    ``enable`` and ``disable`` may be called from any thread, and don't raise.
+    """
 
     name = "observer"
     announces: EventSource | None = EventSource.TORCH
@@ -58,7 +63,10 @@ class TorchObserver(Source):
         """Whether operators are announced to the recorder now."""
 
     def prepare(self) -> bool:
-        """Build and load the library, which takes long. If that fails, warns once and returns False."""
+        """Build and load the library, which takes long.
+
+        If that fails, warns once and returns False.
+        """
         try:
             self.ensure_loaded()
         except (RecfnError, OSError) as error:
@@ -67,9 +75,12 @@ class TorchObserver(Source):
         return True
 
     def enable(self, wanted: Wanted) -> None:
-        """Observe from now on, with what is wanted. If that fails, warns once; ``enabled`` shows it.
+        """Observe from now on, with what is wanted.
 
-        If profiler runs are separated, a begin outside every other range looks up the run that its thread works for.
+        If that fails, warns once; ``enabled`` shows it.
+
+        If profiler runs are separated, a begin outside every other range looks up the run that its
+        thread works for.
         """
         if (
             not self.prepare()
@@ -91,36 +102,47 @@ class TorchObserver(Source):
             _call("disable", lost="PyTorch's observer could not be switched off")
 
     def ensure_loaded(self) -> None:
-        """Build the library if needed, load it and connect it with the recorder; a RecfnError if that fails."""
+        """Build the library if needed, load it and connect it with the recorder; a RecfnError if
+        that fails.
+        """
         if "torch" not in sys.modules:
             raise ObserverUnavailable("torch is not imported in this process yet; import it first")
         _load_once(_native.core_api_address())
 
 
 def set_profiler(profiler: int) -> None:
-    """Mark the calling thread, and what PyTorch does for it elsewhere (backward passes, ``torch.jit.fork``), as working for
-    that profiler run from here on; 0 for none. Does nothing where the library isn't loaded."""
+    """Mark the calling thread, and what PyTorch does for it elsewhere (backward passes,
+    ``torch.jit.fork``), as working for that profiler run from here on; 0 for none.
+
+    Does nothing where the library isn't loaded.
+    """
     _call("set_profiler", profiler, lost="PyTorch's operators are not told apart by profiler run")
 
 
 def keep_memory(keep: bool) -> None:
-    """Record memory that PyTorch allocates and frees in the calling thread between operators too, or no longer.
+    """Record memory that PyTorch allocates and frees in the calling thread between operators too,
+    or no longer.
 
-    Call ``step_aside`` before torch.profiler starts in the thread, else it refuses to. Does nothing without the library.
+    Call ``step_aside`` before torch.profiler starts in the thread, else it refuses to. Does nothing
+    without the library.
     """
     _call("keep_memory", int(keep), lost="memory is recorded within PyTorch's operators only")
 
 
 def step_aside() -> None:
-    """Leave the calling thread's memory to the profiler that is about to start there, until it has ended."""
+    """Leave the calling thread's memory to the profiler that is about to start there, until it
+    has ended.
+    """
     if _loaded is not None:
         _loaded.recfn_observer_step_aside()
 
 
-def look_away(away: bool) -> None:
-    """Have the observer not see ranges of PyTorch's ``record_function`` that begin in the calling thread, or see them again."""
+def ignore_ranges(away: bool) -> None:
+    """Have the observer not see ranges of PyTorch's ``record_function`` that begin in the
+    calling thread, or see them again.
+    """
     if _loaded is not None:
-        _loaded.recfn_observer_look_away(int(away))
+        _loaded.recfn_observer_ignore_ranges(int(away))
 
 
 def loaded_library() -> ctypes.CDLL | None:
@@ -133,11 +155,13 @@ def _load_once(core_api: int) -> None:
     with _loading:
         if _loaded is not None:
             return
+        follow_torch()
         library = observer_build.load(observer_build.TORCH_OBSERVER, _open)
         attached = library.recfn_observer_attach(core_api)
         if attached == 2:
             raise ObserverUnavailable(
-                "the recorder was compiled from another version of otel-recfn's headers than the observer; reinstall otel-recfn"
+                "the recorder was compiled from another version of otel-recfn's headers than the"
+                " observer; reinstall otel-recfn"
             )
         if attached != 0:
             raise ObserverUnavailable(
@@ -156,17 +180,23 @@ def _open(path: Path) -> ctypes.CDLL:
 
 
 def features() -> str:
-    """The details of this torch that the loaded library found, by their names in ``details.py``; a minus sign before others."""
+    """The details of this torch that the loaded library found, by their names in ``details.py``;
+    a minus sign before others.
+    """
     return _loaded.recfn_observer_features().decode("ascii") if _loaded is not None else ""
 
 
 def _call(function: str, *arguments: int, lost: str) -> bool:
-    """Call a function of the library, if it is loaded. If that fails, warns once of what is lost."""
+    """Call a function of the library, if it is loaded.
+
+    If that fails, warns once of what is lost.
+    """
     code = getattr(_loaded, f"recfn_observer_{function}")(*arguments) if _loaded is not None else 0
     if _loaded is not None and code != 0:
         message = (_loaded.recfn_observer_last_error() or b"no message").decode("utf-8", "replace")
         _warn_once(
-            f"{lost}: recfn_observer_{function} failed with code {code}: {message}; run `otel-recfn doctor`"
+            f"{lost}: recfn_observer_{function} failed with code {code}: {message}; run `otel-recfn"
+            " doctor`"
         )
     return code == 0
 

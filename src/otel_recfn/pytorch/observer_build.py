@@ -2,16 +2,17 @@
 
     find torch ──► key ──► in the cache? ──► yes: check, done
     (its files only)             │
-                                 └► no: one process at a time compiles into a temporary directory (``build_cache.py``)
+                                 └► no: one process at a time compiles into a temporary directory
+                                        (``build_cache.py``)
 
-torch is never imported for it, so that an image can be prepared without the time and memory of an import.
+torch is never imported for it, so that an image can be prepared without the time and memory of an
+import.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-import logging
 import mmap
 import os
 import platform
@@ -29,20 +30,24 @@ from typing import TypeVar
 
 from otel_recfn.errors import ObserverUnavailable
 from otel_recfn.pytorch import build_cache
+from otel_recfn.support.logs import log
 from otel_recfn.version import __version__
 
-log = logging.getLogger("otel_recfn")
 T = TypeVar("T")
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 MACOS = sys.platform == "darwin"
-FLAGS = ("-fPIC", "-fvisibility=hidden", "-DNDEBUG") + (
+# Functions are aligned as in setup.py: else an operator costs up to 30 ns more or less from build
+# to build, as other code moves the callbacks.
+FLAGS = ("-fPIC", "-fvisibility=hidden", "-DNDEBUG", "-falign-functions=64") + (
     ("-dynamiclib", "-undefined", "dynamic_lookup")
     if MACOS
     else ("-shared", "-ftls-model=initial-exec")
 )
 STANDARDS = ("-std=c++17", "-std=c++20")
-"""The C++ standards to try, in order: headers up to torch 2.13 take the first, later ones need the second."""
+"""The C++ standards to try, in order: headers up to torch 2.13 take the first, later ones need
+the second.
+"""
 _OWN_INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
 CANNOT_BE_LOADED = (OSError, ImportError, AttributeError)
 """The errors of loading a library that is cut, of another machine or torch, or none of ours."""
@@ -56,7 +61,9 @@ BUILD_AHEAD = "or build it ahead with `otel-recfn build` on a machine with the s
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """A library to compile: ``<folder>/<name>.cpp`` of the native directory, with the headers that it includes."""
+    """A library to compile: ``<folder>/<name>.cpp`` of the native directory, with the headers
+    that it includes.
+    """
 
     folder: str
     name: str
@@ -81,7 +88,9 @@ TORCH_CALLBACKS = NativeLibrary(
 LIBRARIES = (TORCH_OBSERVER, TORCH_CALLBACKS)
 
 _failed: dict[tuple[str, ...], str] = {}
-"""The failures of this process, by what a user may change: each capture asks, and compilers take time to fail."""
+"""The failures of this process, by what a user may change: each capture asks, and compilers take
+time to fail.
+"""
 
 
 def find_built(library: NativeLibrary) -> Path | None:
@@ -92,13 +101,17 @@ def find_built(library: NativeLibrary) -> Path | None:
 def load(library: NativeLibrary, open_library: Callable[[Path], T]) -> T:
     """Open the library, after building it if the cache doesn't have it.
 
-    Where it can't be compiled or loaded, or the cache can't be trusted, ObserverUnavailable says why.
+    Where it can't be compiled or loaded, or the cache can't be trusted, ObserverUnavailable says
+    why.
     """
     path = build(library)
     try:
         return open_library(path)
     except CANNOT_BE_LOADED as error:
-        message = f"{path} cannot be loaded: {error}; remove it, or set {build_cache.ENVIRONMENT_VARIABLE} to another directory"
+        message = (
+            f"{path} cannot be loaded: {error}; remove it, or set"
+            f" {build_cache.ENVIRONMENT_VARIABLE} to another directory"
+        )
     _failed[_asked(find_torch(), library)] = message
     raise ObserverUnavailable(message)
 
@@ -123,8 +136,9 @@ def build(library: NativeLibrary) -> Path:
             )
     except OSError as error:
         raise ObserverUnavailable(
-            f"{library.name} cannot be built in {cache}: {error}; set {build_cache.ENVIRONMENT_VARIABLE} to a directory "
-            f"that you can write to, {BUILD_AHEAD}"
+            f"{library.name} cannot be built in {cache}: {error}; set"
+            f" {build_cache.ENVIRONMENT_VARIABLE} to a directory that you can write to,"
+            f" {BUILD_AHEAD}"
         ) from error
 
 
@@ -133,7 +147,10 @@ def cache_key(torch: TorchInstallation, library: NativeLibrary) -> str:
     digest = hashlib.sha256()
     for source in _sources(library):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    python = f"{sys.implementation.cache_tag} {sysconfig.get_config_var('SOABI')} {platform.python_version()}"
+    python = (
+        f"{sys.implementation.cache_tag} {sysconfig.get_config_var('SOABI')}"
+        f" {platform.python_version()}"
+    )
     machine = f"{sys.platform} {platform.machine()}"
     installed = (
         torch.version,
@@ -173,7 +190,13 @@ def _asked(torch: TorchInstallation, library: NativeLibrary) -> tuple[str, ...]:
 
 def find_compiler() -> list[str]:
     """The C++ compiler as the start of a command: ``$CXX``, else the first of c++, g++, clang++."""
-    chosen = shlex.split(os.environ.get("CXX", ""))
+    try:
+        chosen = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:  # a quote without its end, say
+        reason = str(error)[:1].lower() + str(error)[1:]
+        raise ObserverUnavailable(
+            f"CXX={os.environ['CXX']} is no command: {reason}; correct or unset CXX"
+        ) from None
     if chosen:
         if shutil.which(chosen[0]) is None:
             raise ObserverUnavailable(
@@ -204,9 +227,9 @@ def _compile(
             return output
         complaints.append(f"$ {shlex.join(command)}\n{complaint[-1500:].strip()}")
     message = (
-        f"compiling {library.name} for torch {torch.version} failed; the commands and the end of what they said are below. "
-        f"Try another compiler with CXX=..., {BUILD_AHEAD}; then start the program again.\n"
-        + "\n".join(complaints)
+        f"compiling {library.name} for torch {torch.version} failed; the commands and the end of"
+        f" what they said are below. Try another compiler with CXX=..., {BUILD_AHEAD}; then start"
+        " the program again.\n" + "\n".join(complaints)
     )
     _failed[_asked(torch, library)] = message
     raise ObserverUnavailable(message)
@@ -218,7 +241,8 @@ def _arguments(torch: TorchInstallation, library: NativeLibrary, output: Path) -
         include = Path(sysconfig.get_paths()["include"])
         if not (include / "Python.h").is_file():
             raise ObserverUnavailable(
-                f"Python's C headers are not in {include}; apt-get install python3-dev, {BUILD_AHEAD}"
+                f"Python's C headers are not in {include}; apt-get install python3-dev,"
+                f" {BUILD_AHEAD}"
             )
         headers += ["-isystem", str(include)]
     arguments = [
@@ -239,8 +263,9 @@ def _arguments(torch: TorchInstallation, library: NativeLibrary, output: Path) -
 def run_compiler(command: list[str]) -> str | None:
     """The compiler's complaints; None if it succeeded.
 
-    It gets no pipes: a process that is forked meanwhile keeps what pipes are open, and who reads them waits for its end.
-    Without ``close_fds`` Python has none of its own either: it spawns the process, as the path is absolute.
+    Its output goes to a file and not a pipe: a process that is forked meanwhile would inherit the
+    pipe, and keep its reader waiting. Without ``close_fds`` Python has none of its own either: it
+    spawns the process, as the path is absolute.
     """
     program = os.path.abspath(shutil.which(command[0]) or command[0])
     quiet, seconds = subprocess.DEVNULL, COMPILE_SECONDS
@@ -277,7 +302,9 @@ class TorchInstallation:
 
 
 def find_torch() -> TorchInstallation:
-    """The torch that ``import torch`` would give, without importing it; ObserverUnavailable if there is none with headers."""
+    """The torch that ``import torch`` would give, without importing it; ObserverUnavailable if
+    there is none with headers.
+    """
     try:
         spec = importlib.util.find_spec("torch")
     except ValueError:  # something in sys.modules poses as torch
@@ -287,7 +314,8 @@ def find_torch() -> TorchInstallation:
     directory = Path(next(iter(spec.submodule_search_locations))).resolve()
     if not (directory / "include" / "ATen" / "record_function.h").is_file():
         raise ObserverUnavailable(
-            f"torch in {directory} has no C++ headers; install torch from a wheel of pytorch.org or PyPI"
+            f"torch in {directory} has no C++ headers; install torch from a wheel of pytorch.org or"
+            " PyPI"
         )
     text = (directory / "version.py").read_text(encoding="utf-8")
     return TorchInstallation(
@@ -304,7 +332,9 @@ def _assigned(text: str, name: str) -> str:
 
 
 def _cxx11_abi(directory: Path) -> int:
-    """The number of libstdc++'s string type that torch was built with, 0 or 1, as the spelling of its symbols shows."""
+    """The number of libstdc++'s string type that torch was built with, 0 or 1, as the spelling
+    of its symbols shows.
+    """
     try:
         with (
             open(directory / "lib" / "libc10.so", "rb") as file,

@@ -1,11 +1,15 @@
-"""PyTorch's own observers: when torch.profiler, its legacy profiler and ExecutionTraceObserver run, and what memory they need.
+"""PyTorch's own observers: when torch.profiler, its legacy profiler and ExecutionTraceObserver run,
+and what memory they need.
 
-PyTorch has no hook for their starts and ends, so the functions that start and end them are wrapped, once torch is imported.
+PyTorch has no hook for their starts and ends, so the functions that start and end them are wrapped,
+once torch is imported.
 
-It reports a thread's memory to one profiler alone, and torch.profiler refuses to start where another has that place. So what
-keeps the place for us, to have reports also between operators, where Python frees most tensors, gives it up in time:
+It reports a thread's memory to one profiler alone, and torch.profiler refuses to start where
+another has that place. So what keeps the place for us, to have reports also between operators,
+where Python frees most tensors, gives it up in time:
 
-    torch.profiler ─► _run_on_profiler_start ─► ours steps aside ─► theirs ... ends ... the next operator puts ours back
+    torch.profiler ─► _run_on_profiler_start ─► ours steps aside ─► theirs ... ends ...
+                   ─► the next operator puts ours back
 """
 
 from __future__ import annotations
@@ -43,7 +47,9 @@ _listeners: list[Callable[[bool], None]] = []
 
 
 def when_running_changes(listener: Callable[[bool], None]) -> None:
-    """Call ``listener`` when observers of PyTorch's begin or cease to run in the process, and now if some run."""
+    """Call ``listener`` when observers of PyTorch's begin or cease to run in the process, and
+    now if some run.
+    """
     with _lock:
         _listeners.append(listener)
         if _running:
@@ -79,23 +85,24 @@ def _wrap(name: str, change: int) -> None:
     @wraps(original)
     def watched(*args: Any, **keywords: Any) -> Any:
         if name in NEED_MEMORY:
-            from otel_recfn.pytorch.observer import (
-                step_aside,
-            )  # imported late, as most programs need none
+            # Imported late, as most programs need none.
+            from otel_recfn.pytorch.observer import step_aside
 
             step_aside()
         result = original(*args, **keywords)
         _change(change)
         return result
 
-    _, attribute = details.place_of(name)
+    _, attribute = details.owner_and_name(name)
     for module in map(sys.modules.get, IMPORTED_BY_NAME):
         if getattr(module, attribute, None) is original:
             setattr(module, attribute, watched)
 
 
 def _change(change: int) -> None:
-    """Count an observer that has started, or ended; one that ends may have started before we looked."""
+    """Count an observer that has started, or ended; one that ends may have started before we
+    looked.
+    """
     global _running
     with _lock:
         was, _running = _running, max(0, _running + change)
@@ -113,7 +120,8 @@ _per_thread = _PerThread()
 
 
 def keep_memory(owner: Hashable) -> None:
-    """Have the calling thread's memory recorded between operators too, until every owner has released it, or the thread ends.
+    """Have the calling thread's memory recorded between operators too, until every owner has
+    released it, or the thread ends.
 
     Nothing happens where torch isn't observed, or its profilers can't be made room for.
     """
@@ -132,7 +140,10 @@ def keep_memory(owner: Hashable) -> None:
 
 
 def release_memory(owner: Hashable) -> None:
-    """Release the calling thread's memory for ``owner``. Does nothing if it didn't ask in this thread."""
+    """Release the calling thread's memory for ``owner``.
+
+    Does nothing if it didn't ask in this thread.
+    """
     from otel_recfn.pytorch import observer
 
     owners = _per_thread.owners

@@ -1,30 +1,32 @@
-"""Stand-ins for ``record_function``, ``step`` and ``profile`` where nothing can be recorded.
+"""Stand-ins for ``record_function`` and ``step`` where nothing can be recorded.
 
-``record_function`` itself is a type in C, which makes a stand-in where it is called unusually: that says what may be given. The
-native part isn't imported for this.
+``record_function`` itself is a type in C, which makes a stand-in where it is called unusually: that
+says what may be given. The native part isn't imported for this.
 """
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from otel_recfn.support.native_part import native_part
-
 F = TypeVar("F")
 
 
 class record_function:
-    """A range that is not recorded: ``with``, ``async with``, or a decorator that returns the function itself."""
+    """A range that is not recorded: ``with``, ``async with``, or a decorator that returns the
+    function itself.
+    """
 
     def __init__(self, name: str, args: Any = None) -> None:
         if not isinstance(name, str):
             raise TypeError(
-                f"record_function takes a name, a str, not {type(name).__name__}: "
-                'write record_function("load batch"), also as a decorator: @record_function("load batch")'
+                f"record_function takes a name, a str, not {type(name).__name__}: write"
+                ' record_function("load batch"), also as a decorator: @record_function("load'
+                ' batch")'
             )
         if args is not None and not isinstance(args, str):
             raise TypeError(
-                f"record_function takes args as a str or None, not {type(args).__name__}: pass str(args)"
+                f"record_function takes args as a str or None, not {type(args).__name__}: pass"
+                " str(args)"
             )
         self.name, self.args = name, args
 
@@ -50,8 +52,3 @@ class step(record_function):
     def __init__(self, name: str = "step", number: int | None = None) -> None:
         super().__init__(name)
         self.number = number
-
-
-def profile(**_: Any) -> None:
-    """A function that raises RecorderUnavailable."""
-    native_part()

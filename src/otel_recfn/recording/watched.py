@@ -1,4 +1,5 @@
-"""A quick answer to whether anybody observes or traces, and whether ``torch.compile`` traces the caller.
+"""A quick answer to whether anybody observes or traces, and whether ``torch.compile`` traces the
+caller.
 
 The native part isn't imported for it: ``otel-recfn doctor`` works without.
 """
@@ -14,7 +15,10 @@ class Watched:
     """A class attribute, ``now``, that costs a call of a generated wrapper a few nanoseconds."""
 
     now = False
-    """Whether somebody may observe a range. Who that is, and in which thread, is asked after that."""
+    """Whether somebody may observe a range.
+
+    Who that is, and in which thread, is asked after that.
+    """
 
 
 class Unwatched:
@@ -36,14 +40,15 @@ def unwatch(watcher: Hashable) -> None:
 
 
 def _update_now() -> None:
-    while Watched.now is not bool(
-        _watchers
-    ):  # without a lock, since whoever writes looks again whether it still holds
+    # Without a lock, since whoever writes looks again whether it still holds.
+    while Watched.now is not bool(_watchers):
         Watched.now = bool(_watchers)
 
 
 def is_traced() -> bool:
-    """Whether ``torch.compile`` traces the caller; False in code that runs, because ``yes`` is traced in place of this."""
+    """Whether ``torch.compile`` traces the caller; False in code that runs, because ``yes`` is
+    traced in place of this.
+    """
     return False
 
 

@@ -7,33 +7,35 @@ from typing import Any
 import numpy as np
 
 from otel_recfn.batches.call_paths import longest_paths
+from otel_recfn.batches.number_sets import nearest
 from otel_recfn.report.nesting import Numbers
 from otel_recfn.report.recording import Recording
 
 SUMMED_UP = ("count", "total", "self", "allocated")
 
 
-def flame(seen: Recording, most: int) -> dict[str, Any]:
-    """The flame graph's frames as columns, parents before their children: exact sums over all threads.
+def flame(seen: Recording, limit: int) -> dict[str, Any]:
+    """The flame graph's frames as columns, parents before their children: exact sums over all
+    threads.
 
     Args:
         seen: the recording.
-        most: the frames that are kept: the longest, and those around them. The others are summed up in frames without a name,
-            at most one in each kept frame, and one at the top.
+        most: the frames that are kept: the longest, and those around them. The others are summed up
+            in frames without a name, at most one in each kept frame, and one at the top.
     """
-    sums, path, frames = seen.sums_by_path, seen.path, len(seen.names)
-    allocated, cpu_ns, unknown = (
-        np.zeros(frames, np.int64),
-        np.zeros(frames, np.int64),
-        np.zeros(frames, np.bool_),
-    )
+    sums = seen.sums_by_path
+    path = seen.path
+    frames = len(seen.names)
+    allocated = np.zeros(frames, np.int64)
+    cpu_ns = np.zeros(frames, np.int64)
+    unknown = np.zeros(frames, np.bool_)
     np.add.at(allocated, path, seen.allocated)
     np.add.at(cpu_ns, path, np.maximum(seen.cpu_ns, 0))
     unknown[path[seen.cpu_ns < 0]] = True
     cpu_ns[unknown | (sums.count == 0)] = -1
     columns = {
         "name": seen.paths.label,
-        "above": seen.paths.above,
+        "above": seen.paths.parent,
         "count": sums.count,
         "total": _totals(seen),
         "self": sums.self_ns,
@@ -43,12 +45,16 @@ def flame(seen: Recording, most: int) -> dict[str, Any]:
         "allocated": allocated,
         "kind": seen.path_kind,
     }
-    return {"names": seen.labels, **_longest_and_others(columns, most)}
+    return {"names": seen.labels, **_longest_and_others(columns, limit)}
 
 
 def _totals(seen: Recording) -> Numbers:
-    """The total time of each path. A moment in which its ranges overlap counts once; a group has the time of its members."""
-    total, above = np.array(seen.sums_by_path.total_ns), seen.paths.above
+    """The total time of each path.
+
+    A moment in which its ranges overlap counts once; a group has the time of its members.
+    """
+    total = np.array(seen.sums_by_path.total_ns)
+    parent = seen.paths.parent
     overlapping = np.flatnonzero(seen.overlaps)
     overlapping = overlapping[np.lexsort((seen.start_ns[overlapping], seen.path[overlapping]))]
     begins = np.flatnonzero(np.diff(seen.path[overlapping], prepend=-1))
@@ -58,44 +64,56 @@ def _totals(seen: Recording) -> Numbers:
         total[seen.path[ranges[:1]]] -= np.maximum(twice, 0).sum()
     groups = {*seen.paths.of_row[len(seen) :].tolist()}
     for path in range(len(total) - 1, -1, -1) if groups else ():
-        if int(above[path]) in groups:
-            total[above[path]] += total[path]
+        if int(parent[path]) in groups:
+            total[parent[path]] += total[path]
     return total
 
 
-def _longest_and_others(columns: dict[str, Numbers], most: int) -> dict[str, list[int]]:
-    """The longest frames and those around them, as columns; behind them stand the sums of the others."""
-    kept = np.zeros(len(columns["above"]), np.bool_)
-    kept[
+def _longest_and_others(columns: dict[str, Numbers], limit: int) -> dict[str, list[int]]:
+    """The longest frames and those around them, as columns; behind them stand the sums of the
+    others.
+    """
+    selected = np.zeros(len(columns["above"]), np.bool_)
+    selected[
         list(
             longest_paths(
-                columns["above"], np.argsort(-columns["total"], kind="stable").tolist(), most
+                columns["above"], np.argsort(-columns["total"], kind="stable").tolist(), limit
             )
         )
     ] = True
-    inside = columns["above"].copy()
-    while len(left_out := np.flatnonzero((inside >= 0) & ~kept[inside])):
-        inside[left_out] = columns["above"][inside[left_out]]
+    inside = np.where(
+        columns["above"] >= 0, nearest(columns["above"], selected)[columns["above"]], -1
+    )
     is_outermost = inside == columns["above"]
-    around = np.where(inside >= 0, np.cumsum(kept)[inside] - 1, -1)
-    holders, rest = np.unique(around[~kept], return_inverse=True)
-    shown = {}
+    enclosing = np.where(inside >= 0, np.cumsum(selected)[inside] - 1, -1)
+    parents, group = np.unique(enclosing[~selected], return_inverse=True)
+    displayed = {}
     for name, column in columns.items():
-        of_rest = np.full(len(holders), -1 if name in ("name", "cpu") else 0)
+        other = np.full(len(parents), -1 if name in ("name", "cpu") else 0)
         if name in SUMMED_UP:
-            np.add.at(of_rest, rest, np.where(is_outermost | (name != "total"), column, 0)[~kept])
-        shown[name] = np.append(column[kept], of_rest).tolist()
-    return {**shown, "above": np.append(around[kept], holders).tolist()}
+            np.add.at(
+                other, group, np.where(is_outermost | (name != "total"), column, 0)[~selected]
+            )
+        displayed[name] = np.append(column[selected], other).tolist()
+    return {**displayed, "above": np.append(enclosing[selected], parents).tolist()}
 
 
-def table(seen: Recording, most: int | None = None) -> dict[str, Any]:
-    """The ranges summed up by name, those with most time for themselves first; ``left_out`` is how many names are not in it."""
+def table(seen: Recording, limit: int | None = None) -> dict[str, Any]:
+    """The ranges summed up by name, those with most time for themselves first.
+
+    ``shared`` is the part of that in the run's time, ``whole``, in which no moment counts twice;
+    ``left_out`` is how many names are not in it.
+    """
     count = int(seen.label.max(initial=-1)) + 1
-    sums = seen.sums_by(seen.label, count)
-    kind, allocated = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    kind[seen.label] = seen.kind
+    is_displayed = ~seen.is_marker  # else annotations on a GPU would count to the blocks of the CPU
+    sums = seen.sums_by(np.where(is_displayed, seen.label, count), count + 1)
+    kind = np.zeros(count, np.int64)
+    allocated = np.zeros(count, np.int64)
+    kind[seen.label[is_displayed]] = seen.kind[is_displayed]
     np.add.at(allocated, seen.label, seen.allocated)
-    order = np.argsort(-sums.self_ns, kind="stable")[:most]
+    by_self = np.argsort(-sums.self_ns[:count], kind="stable")
+    displayed = by_self[sums.count[by_self] > 0]
+    order = displayed[:limit]
     columns = {
         "count": sums.count,
         "total": sums.total_ns,
@@ -103,9 +121,13 @@ def table(seen: Recording, most: int | None = None) -> dict[str, Any]:
         "longest": sums.longest_ns,
     }
     columns |= {"allocated": allocated, "kind": kind}
+    columns["shared"] = np.rint(np.bincount(seen.label, seen.shared_time.own_ns, count)).astype(
+        np.int64
+    )
     names = [seen.labels[index] for index in order.tolist()]
     return {
         "names": names,
         **{name: column[order].tolist() for name, column in columns.items()},
-        "left_out": count - len(order),
+        "whole": seen.whole_ns,
+        "left_out": len(displayed) - len(order),
     }

@@ -98,15 +98,13 @@ const search = {
 const COLUMNS = [
   ["Name", "name", null],
   ["Self", "self", time],
-  ["Self\u00a0%", "share", (own) => percent(own, wholeSelf)],
+  ["Self\u00a0%", "shared", (own) => (own ? percent(own, data.table.whole) : "")],
   ["Total", "total", time],
   ["Calls", "count", number],
   ["Mean", "mean", time],
   ["Longest", "longest", time],
   ["Allocated", "allocated", bytes],
 ].filter(([, key]) => key !== "allocated" || data.facts.memory);
-const wholeSelf = flame.self.reduce((total, own) => total + Math.max(0, own), 0);
-data.table.share = data.table.self;
 const mostSelf = Math.max(1, ...data.table.self);
 data.table.mean = data.table.total.map((total, row) => total / Math.max(1, data.table.count[row]));
 let sorted = {by: "self", down: true},
@@ -244,6 +242,15 @@ const showFindings = () => {
     );
 };
 
+const showSentences = () => {
+  for (const part of ["sentences", "gpu"]) {
+    $(part).hidden = !data[part].length;
+    $(part)
+      .querySelector("ul")
+      .replaceChildren(...data[part].map((sentence) => make("li", {textContent: sentence})));
+  }
+};
+
 const tools = () => {
   const self = pictures[current];
   $("tools").hidden = !self;
@@ -313,6 +320,7 @@ const begin = () => {
   for (const [name, one] of Object.entries(WIDTHS))
     if (name !== "memory" || facts.memory) $("width").append(make("option", {value: name, textContent: one.title}));
   showFindings();
+  showSentences();
 
   const themes = ["system", "light", "dark"];
   let theme = 0;

@@ -1,4 +1,7 @@
-"""The page: one HTML file that asks nothing of a network. It has the texts of a trace as JSON, and never runs them."""
+"""The page: one HTML file that asks nothing of a network.
+
+It has the texts of a trace as JSON, and never runs them.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from otel_recfn.batches.averages import time_text
-from otel_recfn.report.recording import short
+from otel_recfn.batches.text_tables import time_text
+from otel_recfn.report.labels import short
 
 ROWS_WITHOUT_SCRIPTS = 30
 FRAME_HEIGHT = 720
@@ -24,30 +28,32 @@ SCRIPTS = ("page.boxes.js", "page.picture.js", "page.views.js", "page.js")
 _PART = re.compile(r"@@(\w+)@@")
 
 
-def page(title: str, shown: dict[str, Any]) -> str:
+def page(title: str, tables: dict[str, Any]) -> str:
     """The text of the HTML file, in ASCII.
 
     Args:
         title: the page's title.
-        shown: the data that ``page.js`` draws, of types that JSON has; with ``flame``, ``timeline`` and ``table``.
+        shown: the data that ``page.js`` draws, of types that JSON has; with ``flame``, ``timeline``
+            and ``table``.
     """
-    script = (
-        '"use strict"; (() => {\n' + "\n".join(map(_asset, SCRIPTS)) + "})();\n"
-    )  # the only one that a browser runs here
+    # The only one that a browser runs here.
+    script = '"use strict"; (() => {\n' + "\n".join(map(_asset, SCRIPTS)) + "})();\n"
     parts = {
         "title": html.escape(title),
         "style": _asset("page.css"),
         "script": script,
         "allowed": f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
-        "data": in_script(_with_shared_names(shown)),
-        "table": _table_without_scripts(shown["table"]),
+        "data": in_script(_with_shared_names(tables)),
+        "table": _table_without_scripts(tables["table"], tables["notes"]),
     }
     text = _PART.sub(lambda found: parts[found[1]], _asset("page.html"))
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 def show_page(text: str) -> str:
-    """Write a page to a new temporary file, open it in a browser where there is a screen, and return the file's path."""
+    """Write a page to a new temporary file, open it in a browser where there is a screen, and
+    return the file's path.
+    """
     file, path = tempfile.mkstemp(".html", "otel-recfn-")
     with open(file, "w", encoding="ascii") as opened:
         opened.write(text)
@@ -74,44 +80,56 @@ def _asset(name: str) -> str:
     return resources.files("otel_recfn.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _with_shared_names(shown: dict[str, Any]) -> dict[str, Any]:
-    """The same data with one list of names for all pictures: those that are shown, cut to a line, each once."""
+def _with_shared_names(tables: dict[str, Any]) -> dict[str, Any]:
+    """The same data with one list of names for all pictures: those that are shown, cut to a
+    line, each once.
+    """
     numbers: dict[str, int] = {}
 
     def number(name: str) -> int:
         return numbers.setdefault(short(name), len(numbers))
 
-    flame, lanes, table = dict(shown["flame"]), dict(shown["timeline"]), dict(shown["table"])
+    flame = dict(tables["flame"])
+    lanes = dict(tables["timeline"])
+    table = dict(tables["table"])
     names = flame.pop("names")
     for picture in (flame, lanes):
         picture["name"] = [number(names[index]) if index >= 0 else -1 for index in picture["name"]]
     table["name"] = [number(name) for name in table.pop("names")]
-    return {**shown, "flame": flame, "timeline": lanes, "table": table, "names": list(numbers)}
+    return {**tables, "flame": flame, "timeline": lanes, "table": table, "names": list(numbers)}
 
 
-def in_frame(text: str, table: dict[str, Any]) -> str:
-    """The HTML for a notebook: a page in a frame that can reach nothing outside of it, and a table that a style hides.
+def in_frame(text: str, table: dict[str, Any], notes: Sequence[str]) -> str:
+    """The HTML for a notebook: a page in a frame that can reach nothing outside of it, and a table
+    that a style hides.
 
     A notebook that isn't trusted takes out frames and styles, so that the table is seen there.
     """
     source = text.replace("&", "&amp;").replace("'", "&#39;")
-    look = f"width:100%;height:{FRAME_HEIGHT}px;border:1px solid #8884;border-radius:6px"
+    style = f"width:100%;height:{FRAME_HEIGHT}px;border:1px solid #8884;border-radius:6px"
+    tables = _table_without_scripts(table, notes)
     return (
-        f"<style>.otel-recfn-table{{display:none}}</style><div class='otel-recfn-table'>{_table_without_scripts(table)}</div>"
-        f"<iframe sandbox='allow-scripts' title='Profile' style='{look}' srcdoc='{source}'></iframe>"
+        "<style>.otel-recfn-table{display:none}</style><div"
+        f" class='otel-recfn-table'>{tables}</div><iframe sandbox='allow-scripts' title='Profile'"
+        f" style='{style}' srcdoc='{source}'></iframe>"
     )
 
 
-def _table_without_scripts(table: dict[str, Any]) -> str:
-    """The table for pages that may run no scripts: the names with the most time for themselves."""
+def _table_without_scripts(table: dict[str, Any], notes: Sequence[str]) -> str:
+    """The notes, and the names with the most time for themselves, for pages that may run no
+    scripts.
+    """
     columns = [table[name][:ROWS_WITHOUT_SCRIPTS] for name in ("names", "self", "total", "count")]
     rows = [
         _row("td", short(name), *_number_texts(*numbers))
         for name, *numbers in zip(*columns, strict=True)
     ]
     left_out = len(table["names"]) - len(rows) + table["left_out"]
-    rest = f"<p>{left_out:,} more names are not shown.</p>" if left_out else ""
-    return f"<table>{_row('th', 'Name', 'Self', 'Total', 'Calls')}{''.join(rows)}</table>{rest}"
+    more = f"<p>{left_out:,} more names are not shown.</p>" if left_out else ""
+    said = "".join([f"<p>{html.escape(note)}</p>" for note in notes])
+    return (
+        f"{said}<table>{_row('th', 'Name', 'Self', 'Total', 'Calls')}{''.join(rows)}</table>{more}"
+    )
 
 
 def _number_texts(own_ns: int, total_ns: int, count: int) -> list[str]:

@@ -189,7 +189,11 @@ const MEANING = {
   table: [
     [
       "Self",
-      "Time in calls of that name, without the ranges inside them. All of these add up to the whole; the bar is the share.",
+      "Time in calls of that name, without the ranges inside them, of all threads. The bar is to compare it.",
+    ],
+    [
+      "Self\u00a0%",
+      "The share of the run's time. If several threads work at once, each has a part of the moment; a GPU and threads that only wait have none.",
     ],
     ["Total", "Time from begin to end, of all calls together. Where a call of that name runs in another, both count."],
     ["Mean, longest", "Time of one call, from begin to end."],

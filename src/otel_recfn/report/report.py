@@ -1,8 +1,10 @@
 """The report of a recording, as a page, in words or as data.
 
-processes, each with a Batch ──► Recording ──► tree of calls, time line, table, findings ──► JSON ──► one HTML file
+    processes, each with a Batch ──► Recording ──► tree of calls, time line, table, findings
+                                 ──► JSON ──► one HTML file
 
-All is summed up before it is written, so that a page of a million ranges is as small, and opens as fast, as one of thousands.
+All is summed up before it is written, so that a page of a million ranges is as small, and opens as
+fast, as one of thousands.
 """
 
 from __future__ import annotations
@@ -12,22 +14,28 @@ import os
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from otel_recfn.errors import SettingError, TraceFileError
 from otel_recfn.model.events import RowKind
+from otel_recfn.report.finding import Finding
+from otel_recfn.report.findings import findings
 from otel_recfn.report.flame import flame, table
+from otel_recfn.report.kinds import KINDS
+from otel_recfn.report.labels import label_of, short
 from otel_recfn.report.page import in_frame, page
-from otel_recfn.report.recording import KINDS, Process, Recording, label_of, short
-from otel_recfn.report.rules import Finding, findings
-from otel_recfn.report.texts import as_json, markdown, what_took_the_time
+from otel_recfn.report.process import Process
+from otel_recfn.report.recording import Recording
+from otel_recfn.report.sentences import what_the_gpu_did, what_took_the_time
+from otel_recfn.report.texts import as_json, markdown
 from otel_recfn.report.timeline import timeline
+from otel_recfn.support.files import for_this_user
+from otel_recfn.support.paths import file_path
 
 FORMS = ("html", "md", "json")
-MOST_BYTES, MOST_BYTES_IN_NOTEBOOK = 2_000_000, 250_000
+MAX_BYTES, MAX_BYTES_IN_NOTEBOOK = 2_000_000, 250_000
 """The most bytes of a page; a notebook keeps its page in its own file."""
 FRAMES, BOXES, NAMES = 6000, 9000, 1500
 """The most of each that a page shows; fewer if its bytes would be too many."""
@@ -39,7 +47,7 @@ class Report:
     Args:
         processes: the processes; those that recorded no range are left out.
         title: the report's title.
-        notes: sentences that the page shows too, such as what was lost.
+        notes: sentences that the report shows too, such as what was lost.
 
     Raises:
         TraceFileError: no range was recorded.
@@ -55,7 +63,9 @@ class Report:
             raise TraceFileError(
                 "there are no ranges to show; run something while the profile records"
             )
-        self._seen, self._title, self._notes = Recording(recorded), title, list(notes)
+        self._seen = Recording(recorded)
+        self._title = title
+        self._notes = list(notes)
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -65,24 +75,27 @@ class Report:
             [self._seen] if len(processes) == 1 else [Recording([process]) for process in processes]
         )
 
-    def html(self, most_bytes: int = MOST_BYTES) -> str:
-        """The page; to keep it below so many bytes, the shortest frames, boxes and names are left out."""
+    def html(self, max_bytes: int = MAX_BYTES) -> str:
+        """The page; to keep it below so many bytes, the shortest frames, boxes and names are
+        left out.
+        """
         for halved in range(12):
             text = page(self._title, self._page_data(halved))
-            if len(text) <= most_bytes:
+            if len(text) <= max_bytes:
                 break
         return text
 
     def in_notebook(self) -> str:
         """The page for a notebook, with a table where that may run no scripts."""
-        return in_frame(self.html(MOST_BYTES_IN_NOTEBOOK), table(self._seen))
+        return in_frame(self.html(MAX_BYTES_IN_NOTEBOOK), table(self._seen), self._notes)
 
     def sentences(self) -> list[str]:
         """The sentences that say what took the time, at most five."""
         return what_took_the_time(self._seen)
 
     def text(self, form: str) -> str:
-        """The report in one of FORMS: the page, words for people (``md``) or data for programs (``json``).
+        """The report in one of FORMS: the page, words for people (``md``) or data for programs
+        (``json``).
 
         Raises:
             SettingError: the form is none of FORMS.
@@ -90,22 +103,30 @@ class Report:
         if form == "html":
             return self.html()
         if form == "md":
-            return markdown(self._title, self._seen, self.findings)
+            return markdown(self._title, self._seen, self.findings, self._notes)
         if form == "json":
-            return json.dumps(as_json(self._title, self._seen, self.findings), indent=1) + "\n"
+            return (
+                json.dumps(as_json(self._title, self._seen, self.findings, self._notes), indent=1)
+                + "\n"
+            )
         raise SettingError(
             f"a report is no {form or 'file without an ending'}; allowed: {', '.join(FORMS)}"
         )
 
     def write(self, path: str | os.PathLike[str], form: str | None = None) -> None:
-        """Write the report to a file, which is replaced, in the given form; without one, in the form of the file's ending.
+        """Write the report to a file, which is replaced, in the given form; without one, in the
+        form of the file's ending.
 
         Raises:
             SettingError: the form is none of FORMS.
             OSError: the file can't be written.
         """
-        text = self.text(Path(path).suffix[1:].lower() if form is None else form)
-        Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
+        output_path = file_path(path)
+        text = self.text(output_path.suffix[1:].lower() if form is None else form)
+        with open(
+            output_path, "w", encoding="utf-8", errors="backslashreplace", opener=for_this_user
+        ) as file:
+            file.write(text)
 
     def _page_data(self, halved: int) -> dict[str, Any]:
         return {
@@ -114,6 +135,8 @@ class Report:
             "notes": self._notes,
             "kinds": KINDS,
             "findings": [self._finding_data(finding) for finding in self.findings],
+            "sentences": self.sentences(),
+            "gpu": what_the_gpu_did(self._seen),
             "flame": flame(self._seen, max(8, FRAMES >> halved)),
             "timeline": timeline(self._seen, max(8, BOXES >> halved)),
             "table": table(self._seen, max(8, NAMES >> halved)),

@@ -1,6 +1,8 @@
-"""The time line: a lane for each thread, the longest ranges one by one, and the others packed into blocks that say how many.
+"""The time line: a lane for each thread, the longest ranges one by one, and the others packed into
+blocks that say how many.
 
-In a lane, a range stands below the one that it lies in, and ranges that overlap their neighbours stand below all others.
+In a lane, a range stands below the one that it lies in. Ranges that overlap their neighbours, and
+the program's spans, stand below all others.
 """
 
 from __future__ import annotations
@@ -9,96 +11,128 @@ from typing import Any
 
 import numpy as np
 
-from otel_recfn.batches.number_sets import distinct, is_in
+from otel_recfn.batches.number_sets import distinct, is_in, sums_upwards
+from otel_recfn.model.events import INT64
+from otel_recfn.report.columns import DisplayedSpans
+from otel_recfn.report.kinds import BLOCK, GPU
 from otel_recfn.report.nesting import Mask, Numbers
-from otel_recfn.report.recording import GPU, Recording
+from otel_recfn.report.recording import Recording
 
-MOST_LANES = 64
-"""The most threads that are shown: nobody scrolls through more."""
-MOST_DEPTH = 48
-MOST_OVERLAPPING = 6
+MAX_LANES = 64
+"""The maximum number of threads that are shown: users don't scroll through more."""
+MAX_DEPTH = 48
+MAX_OVERLAPPING = 6
 BINS = 1500
-"""The parts of the time line, about a pixel each: ranges that begin in different parts are packed into different blocks."""
+"""The parts of the time line, about a pixel each: ranges that begin in different parts are
+packed into different blocks.
+"""
 
 
-def timeline(seen: Recording, most: int) -> dict[str, Any]:
-    """The boxes as columns, lane by lane and row by row, each row from left to right. A start is the distance from the one
-    before, which takes fewer digits.
+def timeline(seen: Recording, limit: int) -> dict[str, Any]:
+    """The boxes as columns, lane by lane and row by row, each row from left to right.
+
+    A start is the distance from the one before, which takes fewer digits.
 
     Args:
         seen: the recording.
-        most: the ranges that are shown one by one; there may be about as many blocks.
+        limit: the maximum number of ranges that are shown one by one; there may be about as many
+            blocks, and as many spans.
     """
-    busy = np.zeros(len(seen.lanes), np.int64)
-    np.add.at(busy, seen.lane, np.maximum(seen.self_ns, 0))
-    used = distinct(seen.lane)
-    shown = _lanes_in_order(seen, used[np.argsort(-busy[used], kind="stable")][:MOST_LANES])
-    depth = _depths(seen)
-    top = int(seen.start_ns.min())
-    fits = is_in(seen.lane, shown)
-    kept = _shown_one_by_one(seen, np.flatnonzero(fits & (depth < MOST_DEPTH)), depth, most)
-    packed = _packed_blocks(seen, kept, fits, depth)
-    depth = _with_overlapping_below(seen, kept, depth)
-    boxes = _boxes(seen, kept, depth, packed, top)
-    place = {lane: number for number, lane in enumerate(shown.tolist())}
-    boxes["lane"] = np.array([place[lane] for lane in boxes["lane"].tolist()], np.int64)
-    order = np.lexsort((boxes["start"], boxes["depth"], boxes["lane"]))
-    columns = {name: column[order] for name, column in boxes.items()}
-    columns["start"] = np.diff(columns["start"], prepend=0)
-    lanes = [
-        {"process": seen.lanes[lane][0], "thread": seen.lanes[lane][1]} for lane in shown.tolist()
-    ]
-    told = {name: column.tolist() for name, column in columns.items()}
+    spans = seen.spans
+    used = distinct(np.append(seen.lane, spans.lane))
+    lanes = _displayed_lanes(seen, used)
+    begin_ns = int(min(seen.start_ns.min(), spans.start_ns.min(initial=INT64.stop - 1)))
+    end_ns = int(max(seen.end_ns.max(), spans.end_ns.max(initial=0)))
+    boxes = _in_rows(_all_boxes(seen, lanes, limit), lanes)
+    boxes["start"] = np.diff(boxes["start"] - begin_ns, prepend=0)
     return {
-        "lanes": lanes,
+        "lanes": [
+            {"process": seen.lanes[lane][0], "thread": seen.lanes[lane][1]}
+            for lane in lanes.tolist()
+        ],
         "processes": [process.label for process in seen.processes],
-        "whole": int(seen.end_ns.max()) - top,
-        "left_out": len(used) - len(shown),
-        **told,
+        "whole": end_ns - begin_ns,
+        "left_out": len(used) - len(lanes),
+        **{name: column.tolist() for name, column in boxes.items()},
     }
 
 
+def _displayed_lanes(seen: Recording, used: Numbers) -> Numbers:
+    """The busiest of the lanes in use, in the order of the time line."""
+    busy = np.zeros(len(seen.lanes), np.int64)
+    np.add.at(busy, seen.lane, np.maximum(seen.self_ns, 0))
+    busiest = used[np.argsort(-busy[used], kind="stable")][:MAX_LANES]
+    return _lanes_in_order(seen, busiest)
+
+
+def _all_boxes(seen: Recording, lanes: Numbers, limit: int) -> dict[str, Numbers]:
+    """The boxes in these lanes, of ranges, of blocks and of spans, in no order."""
+    depth = _depths(seen)
+    fits = is_in(seen.lane, lanes)
+    selected = _drawn_one_by_one(seen, np.flatnonzero(fits & (depth < MAX_DEPTH)), depth, limit)
+    packed = _packed_blocks(seen, selected, fits, depth)
+    spans = _longest_spans(seen.spans, lanes, limit)
+    depth, span_depth = _with_overlapping_below(seen, selected, depth, spans)
+    return _boxes(seen, selected, depth, packed, _span_boxes(seen.spans, spans, span_depth))
+
+
+def _longest_spans(spans: DisplayedSpans, lanes: Numbers, limit: int) -> Numbers:
+    in_lanes = np.flatnonzero(is_in(spans.lane, lanes))
+    length = spans.end_ns[in_lanes] - spans.start_ns[in_lanes]
+    return in_lanes[np.argsort(-length, kind="stable")][:limit]
+
+
+def _in_rows(boxes: dict[str, Numbers], lanes: Numbers) -> dict[str, Numbers]:
+    """The boxes lane by lane and row by row, with the position of each one's lane."""
+    position = {lane: number for number, lane in enumerate(lanes.tolist())}
+    boxes["lane"] = np.array([position[lane] for lane in boxes["lane"].tolist()], np.int64)
+    order = np.lexsort((boxes["start"], boxes["depth"], boxes["lane"]))
+    return {name: column[order] for name, column in boxes.items()}
+
+
 def _lanes_in_order(seen: Recording, lanes: Numbers) -> Numbers:
-    """The lanes, given the busiest first, by process: lanes with steps come first, those of GPUs last."""
-    with_steps, of_gpus = (np.zeros(len(seen.lanes), np.bool_) for _ in range(2))
+    """The lanes, given the busiest first, by process: lanes with steps come first, those of GPUs
+    last.
+    """
+    with_steps, gpu_lanes = (np.zeros(len(seen.lanes), np.bool_) for _ in range(2))
     with_steps[seen.lane[seen.step >= 0]] = True
-    of_gpus[seen.lane[seen.kind == GPU]] = True
+    gpu_lanes[seen.lane[seen.kind == GPU]] = True
     process = np.array([number for number, _ in seen.lanes], np.int64)
-    return lanes[np.lexsort((~with_steps[lanes], of_gpus[lanes], process[lanes]))]
+    return lanes[np.lexsort((~with_steps[lanes], gpu_lanes[lanes], process[lanes]))]
 
 
 def _depths(seen: Recording) -> Numbers:
     """The number of ranges around each in its lane, without those that overlap others."""
-    depth = np.zeros(len(seen), np.int64)
-    ranges, around = np.arange(len(seen)), seen.above_in_thread
-    while len(ranges := ranges[around >= 0]):
-        around = around[around >= 0]
-        depth[ranges] += ~seen.overlaps[around]
-        around = seen.above_in_thread[around]
-    return depth
+    counts = np.where(seen.overlaps, 0, 1)
+    return sums_upwards(seen.parent_in_thread, counts) - counts
 
 
-def _shown_one_by_one(seen: Recording, candidates: Numbers, depth: Numbers, most: int) -> Mask:
+def _drawn_one_by_one(seen: Recording, candidates: Numbers, depth: Numbers, limit: int) -> Mask:
     """Whether each range is shown one by one: steps are, and the longest others."""
-    kept = np.zeros(len(seen), np.bool_)
+    selected = np.zeros(len(seen), np.bool_)
     length = np.where(seen.step >= 0, np.iinfo(np.int64).max, seen.total_ns)
-    kept[candidates[np.lexsort((depth[candidates], -length[candidates]))][:most]] = True
-    return kept
+    selected[candidates[np.lexsort((depth[candidates], -length[candidates]))][:limit]] = True
+    return selected
 
 
-def _packed_blocks(seen: Recording, kept: Mask, fits: Mask, depth: Numbers) -> dict[str, Numbers]:
-    """The blocks, as columns: ranges that are not kept, packed with their neighbours in the same range, and all inside them."""
-    around = seen.above_in_thread
-    outermost = seen.nearest(np.arange(len(seen)), (around < 0) | kept | kept[around])
-    counts = np.bincount(outermost[~kept & fits], minlength=len(kept))
-    shown = np.flatnonzero(kept | (counts > 0))
-    shown = shown[np.lexsort((seen.start_ns[shown], depth[shown], seen.lane[shown]))]
-    bins = seen.start_ns // max(1, int(seen.end_ns.max() - seen.start_ns.min()) // BINS)
-    changes = [np.diff(column[shown]) != 0 for column in (seen.lane, depth, seen.above, kept, bins)]
-    block, members = (
-        np.append(0, np.cumsum(np.any(changes, axis=0)))[~kept[shown]],
-        shown[~kept[shown]],
-    )
+def _packed_blocks(
+    seen: Recording, selected: Mask, fits: Mask, depth: Numbers
+) -> dict[str, Numbers]:
+    """The blocks, as columns: ranges that are not drawn one by one, packed with their neighbours in
+    the same range, and all inside them.
+
+        ─[ aten::mm ]─[ ]─[ ]─[ ]─[ ]──[ aten::mm ]──
+                      └── a block ──┘
+    """
+    enclosing = seen.parent_in_thread
+    outermost = seen.nearest(np.arange(len(seen)), (enclosing < 0) | selected | selected[enclosing])
+    counts = np.bincount(outermost[~selected & fits], minlength=len(selected))
+    displayed = np.flatnonzero(selected | (counts > 0))
+    displayed = displayed[
+        np.lexsort((seen.start_ns[displayed], depth[displayed], seen.lane[displayed]))
+    ]
+    block = _block_numbers(seen, displayed, selected, depth)
+    members = displayed[~selected[displayed]]
     _, first, block = np.unique(block, return_index=True, return_inverse=True)
     end, count, busy = (np.zeros(len(first), np.int64) for _ in range(3))
     np.maximum.at(end, block, seen.end_ns[members])
@@ -115,39 +149,90 @@ def _packed_blocks(seen: Recording, kept: Mask, fits: Mask, depth: Numbers) -> d
     }
 
 
-def _with_overlapping_below(seen: Recording, kept: Mask, depth: Numbers) -> Numbers:
-    """The depths, changed so that kept ranges that overlap others stand below all else in their lane, beside each other."""
+def _block_numbers(seen: Recording, displayed: Numbers, selected: Mask, depth: Numbers) -> Numbers:
+    """The number of the block of each displayed range that isn't drawn one by one.
+
+    A block ends before a range that is drawn, at the end of a range around it, and where the next
+    part of the time line begins.
+    """
+    part = seen.start_ns // max(1, int(seen.end_ns.max() - seen.start_ns.min()) // BINS)
+    changes = [
+        np.diff(column[displayed]) != 0
+        for column in (seen.lane, depth, seen.parent, selected, part)
+    ]
+    numbers = np.append(0, np.cumsum(np.any(changes, axis=0)))
+    return np.asarray(numbers[~selected[displayed]])
+
+
+def _with_overlapping_below(
+    seen: Recording, selected: Mask, depth: Numbers, spans: Numbers
+) -> tuple[Numbers, Numbers]:
+    """The depths, changed so that kept ranges that overlap others stand below all else in their
+    lane, beside each other; and the depths of these spans, which stand there, too.
+    """
     depth = depth.copy()
-    overlapping = np.flatnonzero(kept & seen.overlaps)
-    if not len(overlapping):
-        return depth
+    overlapping = np.flatnonzero(selected & seen.overlaps)
+    lane = np.append(seen.lane[overlapping], seen.spans.lane[spans])
+    start = np.append(seen.start_ns[overlapping], seen.spans.start_ns[spans])
+    end = np.append(seen.end_ns[overlapping], seen.spans.end_ns[spans])
     ends: dict[tuple[int, int], int] = {}
     deepest = np.zeros(len(seen.lanes), np.int64)
-    np.maximum.at(deepest, seen.lane[kept], depth[kept] + 1)
-    for row in overlapping[np.argsort(seen.start_ns[overlapping], kind="stable")].tolist():
-        lane, start = int(seen.lane[row]), int(seen.start_ns[row])
-        free = (slot for slot in range(MOST_OVERLAPPING) if ends.get((lane, slot), 0) <= start)
-        slot = next(free, MOST_OVERLAPPING - 1)
-        ends[lane, slot] = start + int(seen.total_ns[row])
-        depth[row] = deepest[lane] + slot
-    return depth
+    np.maximum.at(deepest, seen.lane[selected], depth[selected] + 1)
+    below = np.zeros(len(lane), np.int64)
+    for position in np.lexsort((-end, start)).tolist():
+        own = int(lane[position])
+        free = (
+            slot for slot in range(MAX_OVERLAPPING) if ends.get((own, slot), 0) <= start[position]
+        )
+        slot = next(free, MAX_OVERLAPPING - 1)
+        ends[own, slot] = int(end[position])
+        below[position] = deepest[own] + slot
+    depth[overlapping] = below[: len(overlapping)]
+    return depth, below[len(overlapping) :]
+
+
+def _span_boxes(spans: DisplayedSpans, displayed: Numbers, depth: Numbers) -> dict[str, Numbers]:
+    """The boxes of the program's spans, as columns: they take no time of their own, and hold no
+    block of ranges.
+    """
+    none = np.full(len(displayed), -1, np.int64)
+    length = spans.end_ns[displayed] - spans.start_ns[displayed]
+    return {
+        "lane": spans.lane[displayed],
+        "depth": depth,
+        "start": spans.start_ns[displayed],
+        "length": length,
+        "name": spans.label[displayed],
+        "kind": np.full(len(displayed), BLOCK, np.int64),
+        "count": np.zeros(len(displayed), np.int64),
+        "busy": np.zeros(len(displayed), np.int64),
+        "cpu": none,
+        "step": none,
+    }
 
 
 def _boxes(
-    seen: Recording, kept: Mask, depth: Numbers, packed: dict[str, Numbers], top: int
+    seen: Recording,
+    selected: Mask,
+    depth: Numbers,
+    packed: dict[str, Numbers],
+    spans: dict[str, Numbers],
 ) -> dict[str, Numbers]:
-    """The boxes of ranges and of blocks, as columns. A block has no name, and counts its ranges; the count of a range is 0."""
+    """The boxes of ranges, of blocks and of spans, as columns.
+
+    A block has no name, and counts its ranges; the count of a range is 0.
+    """
     blocks = len(packed["start"])
     each: dict[str, tuple[Numbers, Numbers]] = {
-        "lane": (seen.lane[kept], packed["lane"]),
-        "depth": (depth[kept], packed["depth"]),
-        "start": (seen.start_ns[kept] - top, packed["start"] - top),
-        "length": (seen.total_ns[kept], packed["end"] - packed["start"]),
-        "name": (seen.label[kept], np.full(blocks, -1, np.int64)),
-        "kind": (seen.kind[kept], np.full(blocks, -1, np.int64)),
-        "count": (np.zeros(int(kept.sum()), np.int64), packed["count"]),
-        "busy": (seen.self_ns[kept], packed["busy"]),
-        "cpu": (seen.cpu_ns[kept], np.full(blocks, -1, np.int64)),
-        "step": (seen.step[kept], np.full(blocks, -1, np.int64)),
+        "lane": (seen.lane[selected], packed["lane"]),
+        "depth": (depth[selected], packed["depth"]),
+        "start": (seen.start_ns[selected], packed["start"]),
+        "length": (seen.total_ns[selected], packed["end"] - packed["start"]),
+        "name": (seen.label[selected], np.full(blocks, -1, np.int64)),
+        "kind": (seen.kind[selected], np.full(blocks, -1, np.int64)),
+        "count": (np.zeros(int(selected.sum()), np.int64), packed["count"]),
+        "busy": (seen.self_ns[selected], packed["busy"]),
+        "cpu": (seen.cpu_ns[selected], np.full(blocks, -1, np.int64)),
+        "step": (seen.step[selected], np.full(blocks, -1, np.int64)),
     }
-    return {name: np.concatenate(pair) for name, pair in each.items()}
+    return {name: np.concatenate([*pair, spans[name]]) for name, pair in each.items()}

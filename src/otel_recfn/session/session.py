@@ -1,17 +1,22 @@
-"""The session: starts and stops captures, and with them all that records, delivers, and looks after forks and the exit.
+"""The session starts and stops captures. With the first one it starts sources, the recorder, the
+drain thread and the handlers of forks and the exit, and with the last one it stops them.
 
-    first capture   sources on ► recorder on ► drain thread ► sources that need torch on, where it is imported later
-    drain           every 100 ms (250 where much is recorded): recorder.drain() ► each capture's view of the batch ► its sinks
-    last capture    recorder off ► last drain, open ranges sealed as partial ► sources off ► sinks closed
+    first capture   sources on ► recorder on ► drain thread ► sources that need torch on, when it is
+                    imported later
+    drain           every 100 ms (250 if much is recorded): recorder.drain() ► each capture's view
+                    of the batch ► its sinks
+    last capture    recorder off ► last drain, open ranges sealed as partial ► sources off
+                    ► sinks closed
 
-The lock of ``Draining`` is held over every drain and its delivery, and with it ``_switching`` over every start and stop. They
-are always taken in this order, because a sink that is written to may start and stop captures. Only where a sink hangs a capture
-is stopped without the first one. A fork takes both, so that a child never inherits a half-written sink.
+There are two locks. Each drain with its delivery holds the lock of ``Draining``. Each start and
+stop holds that lock and ``_switching``. They are always acquired in this order, because a sink that
+is written to may start and stop captures. If a sink hangs, a capture is stopped with ``_switching``
+alone. A fork acquires both, so that a child never inherits a half-written sink.
 """
 
 from __future__ import annotations
 
-import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,48 +28,64 @@ from otel_recfn.errors import CallRefused
 from otel_recfn.model.counters import losses
 from otel_recfn.pytorch import details
 from otel_recfn.pytorch.late_import import is_imported, when_imported
+from otel_recfn.pytorch.thread_ids import follow_torch
 from otel_recfn.recording.recorder import Recorder, recorder
-from otel_recfn.session.capture import Capture, seconds_to
-from otel_recfn.session.draining import Captures, Draining
-from otel_recfn.session.lifetime import ExitHandler, UnusedRanges, log_losses
-from otel_recfn.session.sources import Sources, sources_of_process
+from otel_recfn.session.capture import Capture
+from otel_recfn.session.captures import Captures
+from otel_recfn.session.deadlines import seconds_to
+from otel_recfn.session.draining import Draining
+from otel_recfn.session.exit_handler import ExitHandler
+from otel_recfn.session.losses import log_losses
+from otel_recfn.session.sources import Sources, process_sources
+from otel_recfn.session.unused_ranges import UnusedRanges
 from otel_recfn.sources.protocol import Source
-from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
+from otel_recfn.sources.steps import end_open_steps
+from otel_recfn.support.forks import ForkSafeLock, Order, around_forks, follow_fork
+from otel_recfn.support.locks import acquire_into
+from otel_recfn.support.logs import log
 from otel_recfn.support.seen_spans import seen_spans
 from otel_recfn.support.signal_handlers import calling, log_refused
+from otel_recfn.support.span_log import span_log
 from otel_recfn.support.texts import add_control_flow
 
-log = logging.getLogger("otel_recfn")
-
-EXIT_SECONDS = 5.0
-"""The seconds for all that an exit does. The capture says how many of them a backend may take."""
+EXIT_SECONDS = 1.0
+"""The seconds that an exit may take in addition to ``exit_timeout_s``, which is for the backend."""
+DELIVERY_SHARE = 0.5
+"""The share of ``exit_timeout_s`` that sinks may take for the rows that were recorded last."""
+START_SECONDS = 5.0
+"""The seconds that the stop of a capture may take that could not be started."""
 SWITCH_SECONDS = 1.0
-"""The seconds that a start waits for a sink that is written to."""
-LEAST_SECONDS = 0.05
-"""The least seconds that an end waits for a thread that drains, also when its time is over."""
+"""The seconds that a start waits while a sink is written to; then it tries again."""
+MIN_SECONDS = 0.05
+"""The minimum number of seconds that a stop waits for a drain, also when its time is over."""
 
 
 class Session:
-    """The captures of the process, with their starts and stops, from any thread. Only ``start`` and ``stop`` raise."""
+    """Starts, flushes and stops the captures of the process. Any thread may call it.
+
+    Only ``start`` and ``stop`` raise.
+    """
 
     def __init__(self, recorder: Recorder, sources: Sequence[Source] | None = None) -> None:
         self._recorder = recorder
         self._captures = Captures()
         self._sources = Sources(
-            sources_of_process(recorder) if sources is None else sources, self._captures.wanted
+            process_sources(recorder) if sources is None else sources, self._captures.wanted
         )
         self._draining = Draining(
             recorder, self._captures, self._sources, also=self._follow_providers
         )
-        self.process_ends = False
-        """Whether captures end because the process does."""
+        self.deliver_by = math.inf
+        """The ``time.monotonic()`` until which sinks take ranges as the process ends; infinite
+        while it goes on.
+        """
         self._sampled_alone = False
-        """Whether the recorder was last told to leave out ranges in unsampled spans."""
+        """Whether the recorder leaves out ranges in unsampled spans."""
         self._exit = ExitHandler(self.at_exit)
         self._unused = UnusedRanges()
         self._switching = threading.RLock()
-        self._held: dict[int, list[threading.RLock]] = {}
-        """The locks that forking threads hold."""
+        self._fork_locks: dict[int, list[threading.RLock]] = {}
+        """The locks that threads hold while they fork, by thread."""
         self._waiting_for_imports: dict[Capture, list[Callable[[], None]]] = {}
         around_forks(
             Order.SESSION,
@@ -74,17 +95,19 @@ class Session:
         )
 
     def start(self, capture: Capture) -> None:
-        """Record for ``capture``, beside the captures that are running, from now on.
+        """Record for ``capture`` from now on, in addition to the captures that are running.
 
-        A CallRefused where a signal handler calls during a start, stop or flush of its thread. Whatever is raised, its sinks
-        are closed then.
+        If this raises, the sinks of the capture are closed.
+
+        Raises:
+            CallRefused: a signal handler called it during a start, stop or flush of its thread.
         """
         try:
             with calling("start"):
                 try:
                     self._start(capture)
                 except BaseException:
-                    self._stop(capture, EXIT_SECONDS)
+                    self._stop(capture, START_SECONDS)
                     raise
         except CallRefused:
             capture.has_ended = True
@@ -92,8 +115,10 @@ class Session:
             raise
 
     def _start(self, capture: Capture) -> None:
+        follow_torch()
         # Sources are prepared outside the lock: a fork must not wait while one of them is compiled.
-        # They are prepared before any is enabled: the tracer of Python calls would trace the build of the observer.
+        # They are prepared before any is enabled: the tracer of Python calls would trace the build
+        # of the observer.
         self._sources.prepare(None, capture.selected.sources)
         needed = self._sources.modules_needed(capture.selected.sources)
         there = list(filter(is_imported, needed))
@@ -111,48 +136,56 @@ class Session:
 
     @contextmanager
     def _changing(self, timeout_s: float) -> Iterator[bool]:
-        """Keep other threads from changing the captures. Yields False if a sink is busy too long: drains then go on."""
-        with self._draining.held(timeout_s) as held, self._switching:
-            yield held
+        """Prevent other threads from changing the captures.
+
+        Yields False if a sink is busy too long: then another thread may drain meanwhile.
+        """
+        with self._draining.locked(timeout_s) as locked, self._switching:
+            yield locked
 
     def _begin_or_join(self, capture: Capture) -> bool:
         """Begin the capture, or add it to others; False if a sink is too busy."""
-        with self._changing(SWITCH_SECONDS) as held:
-            if (
-                capture.has_ended or capture in self._captures.ending
-            ):  # it was stopped before it began
+        with self._changing(SWITCH_SECONDS) as locked:
+            # It may have been stopped before it began.
+            if capture.has_ended or capture in self._captures.ending:
                 return True
             capture.recorder_at_begin = self._recorder.counters()
             if self._captures.begin(capture):
                 self._sources.follow()
-                self._record(begins=True)
+                self._update_recorder(begins=True)
                 self._draining.start_thread()
                 self._exit.follow_provider()
                 self._exit.finish_in_multiprocessing_child()
-            elif held:
+            elif locked:
                 since_serial = _native.task_serial()
                 self._captures.join(capture, self._draining.drain(open_ranges=True), since_serial)
-                self._record()
+                self._update_recorder()
                 self._sources.follow()
             else:
                 return False
         return True
 
-    def _record(self, *, begins: bool = False) -> None:
-        """Set the recorder to what the captures that don't end want now.
+    def _update_recorder(self, *, begins: bool = False) -> None:
+        """Let the recorder record what the captures want now, but for those that are ending.
 
-        ``begins``: the only capture begins, and nothing that was recorded before is for it.
+        ``begins``: the only capture begins, so nothing that was recorded before is for it.
         """
-        if not (begins or self._captures.all_end or _native.recording()):
-            # Captures that are ending get the rest of the earlier recording; its open ranges would be dropped otherwise.
-            with self._draining.held(0.0) as held:
-                if held:
+        if not (begins or self._captures.all_end or self._process_ends or _native.recording()):
+            # Captures that are ending get the rest of the earlier recording; its open ranges would
+            # be dropped otherwise.
+            with self._draining.locked(0.0) as locked:
+                if locked:
                     self._draining.drain(close_open=True)
-        wanted = None if self._captures.all_end else self._captures.wanted()
+        wanted = None if self._captures.all_end or self._process_ends else self._captures.wanted()
         if wanted is None:
             self._recorder.stop()
+            if not self._captures:
+                span_log.want(False)
             return
-        seen_spans.keep_alive(any(each.names_spans for each in self._captures))
+        naming = [each for each in self._captures if each.names_spans]
+        for each in naming:
+            each.retained_spans = seen_spans.retain()
+        span_log.want(bool(naming))
         self._sampled_alone = self._captures.sampled_alone
         self._recorder.start(
             wanted.scopes, self._captures.buffer_bytes(), wanted.extras, self._sampled_alone
@@ -166,33 +199,41 @@ class Session:
                 self._sources.follow()
 
     def _follow_providers(self) -> None:
-        """Register for the exit before providers that were set late, and learn whether they want unsampled ranges."""
+        """Follow tracer providers that were set since the last drain: be called before them at the
+        exit, and update whether ranges in unsampled spans are recorded.
+        """
         self._exit.follow_provider()
         with self._switching:
             if self._captures and self._captures.sampled_alone != self._sampled_alone:
-                self._record()
+                self._update_recorder()
         for capture in self._captures:
-            self._unused.look(capture)
+            self._unused.check(capture)
 
     def stop(self, capture: Capture, timeout_s: float) -> None:
-        """End a capture: what was recorded goes to its sinks, within ``timeout_s`` seconds. Nothing if it has ended.
+        """End a capture within ``timeout_s`` seconds, with what was recorded in its sinks.
 
-        A CallRefused where a signal handler calls during a start, stop or flush of its thread; then the capture goes on.
+        If it has ended, this does nothing.
+
+        Raises:
+            CallRefused: a signal handler called it during a start, stop or flush of its thread. The
+                capture continues.
         """
         if not capture.has_ended:
             with calling("stop"):
                 self._stop(capture, timeout_s)
 
     def _stop(self, capture: Capture, timeout_s: float) -> None:
-        deadline, ends_here = time.monotonic() + timeout_s, False
+        deadline = time.monotonic() + timeout_s
+        ends_here = False
         try:
             with self._changing(timeout_s):
                 if capture.has_ended or capture in self._captures.ending:
-                    return  # whoever ends it may wait for our thread, from which one of its sinks called
+                    # Whoever ends it may wait for our thread, from which one of its sinks called.
+                    return
                 ends_here = True
                 self._captures.ending.add(capture)
             self._end(capture, deadline)
-        except BaseException:  # it ends without what was recorded last
+        except BaseException:  # the capture ends, and what was recorded last is dropped
             if ends_here:
                 capture.has_ended = True
                 self._captures.ending.discard(capture)
@@ -205,29 +246,13 @@ class Session:
                 self._captures.ending.discard(capture)
 
     def _end(self, capture: Capture, deadline: float) -> None:
-        thread = None
-        with self._changing(seconds_to(deadline)):
-            self._cancel_imports(capture)
-            if capture in self._captures:
-                if capture.shown is not None:  # what begins from now on may not become a span
-                    self._sources.follow()
-                self._record()
-                thread = self._draining.stop_thread() if self._captures.all_end else None
-        if (
-            thread is not None and not self._draining.is_held_here
-        ):  # it may be waiting for the thread that drains
-            thread.wait_for_end(seconds_to(deadline))
-        was_delivered = True
-        with self._changing(max(LEAST_SECONDS, seconds_to(deadline))) as may_drain:
-            if capture in self._captures:
-                was_delivered, is_last = may_drain, self._captures.all_end
-                if may_drain:
-                    self._draining.drain(close_open=is_last, leaving=None if is_last else capture)
-            self._leave(capture)
-        self._unused.look(capture, ends=True)
+        self._stop_recording(capture, deadline)
+        was_delivered = self._drain_last(capture, deadline)
+        self._unused.check(capture, ends=True)
         if not was_delivered:
             log.warning(
-                "a sink has been busy all the time that the end may take; what was recorded last is dropped"
+                "a sink has been busy all the time that the end may take; what was recorded last is"
+                " dropped"
             )
         if was_delivered and not capture.is_delivering:
             capture.close(seconds_to(deadline))
@@ -237,44 +262,92 @@ class Session:
         log_losses(self.lost(capture))
         capture.has_ended = True
 
+    def _stop_recording(self, capture: Capture, deadline: float) -> None:
+        """Record no longer for the capture, and stop the recorder if it was the last one."""
+        thread = None
+        showed_steps = False
+        with self._changing(seconds_to(deadline)):
+            self._cancel_imports(capture)
+            if capture in self._captures:
+                # Ranges that begin from now on may not become spans, so the program must not see
+                # them as current spans.
+                if capture.exposed is not None:
+                    self._sources.follow()
+                    showed_steps = True
+                self._update_recorder()
+                if self._captures.all_end:
+                    thread = self._draining.stop_thread()
+        if showed_steps:  # without the lock, as it calls the program's span processors
+            end_open_steps()
+        # A sink that is written to may call this. Then this thread holds the lock, for which the
+        # drain thread may wait, so it must not be waited for.
+        if thread is not None and not self._draining.is_held_here:
+            thread.wait_for_end(seconds_to(deadline))
+
+    def _drain_last(self, capture: Capture, deadline: float) -> bool:
+        """Drain for a capture for the last time, and remove it.
+
+        False if a sink is busy too long: then what was recorded last is dropped.
+        """
+        was_delivered = True
+        with self._changing(max(MIN_SECONDS, seconds_to(deadline))) as may_drain:
+            if capture in self._captures:
+                was_delivered = may_drain
+                is_last = self._captures.all_end
+                last = None
+                if may_drain:
+                    leaving = None if is_last else capture
+                    last = self._draining.drain(close_open=is_last, leaving=leaving)
+                if is_last and last is None:
+                    self._draining.give_up()
+            self._leave(capture)
+        return was_delivered
+
     def _cancel_imports(self, capture: Capture) -> None:
         for cancel in self._waiting_for_imports.pop(capture, ()):
             cancel()
 
     def _leave(self, capture: Capture) -> None:
-        """Go on without a capture, for the others, also those that a sink has started meanwhile."""
+        """Remove a capture. The others continue, also those that a sink has started meanwhile."""
         self._captures.leave(capture)
-        self._record()
+        self._update_recorder()
         self._sources.follow()
         if not self._captures:
-            self._draining.stop_thread()  # an end that was interrupted hasn't
+            self._draining.stop_thread()  # it runs still if an exception interrupted the stop
             self._exit.unregister()
-        elif not self._captures.all_end:
+        elif not (self._captures.all_end or self._process_ends):
             self._draining.start_thread()
 
-    def flush(self, capture: Capture, timeout_s: float) -> bool:
-        """Drain, and flush a capture's sinks; False when ``timeout_s`` seconds or memory were not enough, or it isn't running.
+    def flush(self, capture: Capture, timeout_s: float, *, spans_alone: bool = False) -> bool:
+        """Drain, and flush a capture's sinks.
 
-        False at once where one of its sinks calls: it can't wait for itself. False, and a warning, where a signal handler
-        calls during a start, stop or flush of its thread.
+        Returns False if the capture isn't running, or if ``timeout_s`` seconds or memory were not
+        enough; at once if one of its sinks calls this, as it can't wait for itself; and with a
+        warning if a signal handler called this during a start, stop or flush of its thread.
+
+        Args:
+            capture: the capture.
+            timeout_s: the maximum number of seconds.
+            spans_alone: only the sink of spans is flushed, as by ``Capture.flush``.
         """
         try:
             with calling("flush"):
-                return self._flush(capture, time.monotonic() + timeout_s)
+                return self._flush(capture, time.monotonic() + timeout_s, spans_alone=spans_alone)
         except CallRefused as refused:
             log_refused(refused)
         except MemoryError:
             log.warning("not flushed: there was no memory")
         return False
 
-    def _flush(self, capture: Capture, deadline: float) -> bool:
+    def _flush(self, capture: Capture, deadline: float, *, spans_alone: bool) -> bool:
         self._exit.follow_provider()
-        with self._draining.held(seconds_to(deadline)) as held:
-            last = self._draining.drain() if held else None
+        with self._draining.locked(seconds_to(deadline)) as locked:
+            last = self._draining.drain(end_steps=True) if locked else None
             if last is not None:
                 self._follow_providers()
             has_all = last is not None and capture in self._captures and not capture.is_delivering
-        return has_all and capture.flush(seconds_to(deadline))  # other threads drain meanwhile
+        # Without the lock, so that other threads can drain meanwhile.
+        return has_all and capture.flush(seconds_to(deadline), spans_alone=spans_alone)
 
     def recorder_lost(self) -> int:
         """The number of ranges that the recorder has lost."""
@@ -290,26 +363,38 @@ class Session:
         return losses(self.counters(capture))
 
     def at_exit(self) -> None:
-        """End every capture within ``EXIT_SECONDS``."""
-        began, self.process_ends = time.monotonic(), True
-        for capture in self._captures:
-            deadline = began + max(EXIT_SECONDS, capture.exit_timeout_s)
+        """End every capture within its ``exit_timeout_s`` and a second."""
+        follow_fork()
+        began, captures = time.monotonic(), list(self._captures)
+        longest_s = max([capture.exit_timeout_s for capture in captures], default=0.0)
+        self.deliver_by = began + EXIT_SECONDS + DELIVERY_SHARE * longest_s
+        # Daemon threads continue. To read what they begin from here on would take the time of what
+        # was recorded before. So the recorder stops before anything is waited for.
+        self._recorder.stop()
+        for capture in captures:
+            deadline = began + EXIT_SECONDS + capture.exit_timeout_s
             try:
                 self.stop(capture, seconds_to(deadline))
-            except Exception:  # where memory runs out, say; the others end all the same
+            except Exception:  # if memory runs out, for instance; the other captures end
                 log.exception("a capture could not be ended")
-        self.process_ends = False
+        self.deliver_by = math.inf
+
+    @property
+    def _process_ends(self) -> bool:
+        return self.deliver_by < math.inf
 
     def before_fork(self, deadline: float) -> None:
-        """Wait until no capture is started or stopped and no drain is under way; not after ``deadline``, as a sink may hang."""
-        held = self._held[threading.get_ident()] = []
+        """Wait until no capture is started or stopped and no thread drains, but only until
+        ``deadline``, as a sink may hang.
+        """
+        locked = self._fork_locks[threading.get_ident()] = []
         for lock in (self._draining.lock, self._switching):
-            if lock.acquire(timeout=seconds_to(deadline)):
-                held.append(lock)  # noqa: PERF401 - one after the other, so that whoever is interrupted gives back what it took
+            # Each lock is noted when it is acquired, so that an interrupted fork releases it.
+            acquire_into(locked, lock, seconds_to(deadline))
 
     def after_fork_in_parent(self) -> None:
         """Go on in the parent after a fork."""
-        for lock in reversed(self._held.pop(threading.get_ident(), ())):
+        for lock in reversed(self._fork_locks.pop(threading.get_ident(), ())):
             lock.release()
         self._draining.close_ended()
 
@@ -320,22 +405,24 @@ class Session:
             threading.RLock(),
             set(),
         )
-        self._held, self.process_ends = {}, False
+        self._fork_locks, self.deliver_by = {}, math.inf
         self._draining.after_fork_in_child()
         self._unused.after_fork_in_child()
         for capture in self._captures:
             capture.after_fork_in_child()
-        for capture in (
-            ending
-        ):  # captures that don't run here have the parent's sinks, which only the parent may close
+        # Captures that don't run in the child have the parent's sinks, which only the parent may
+        # close.
+        for capture in ending:
             capture.has_ended = capture.has_ended or capture not in self._captures
         if self._captures:
-            self._record()  # the child's sinks may want other ranges than the parent's
+            self._update_recorder()  # the child's sinks may want other ranges than the parent's
             self._recorder.call_when_recorded(self._start_draining)
             self._exit.finish_in_forked_child()
 
     def _start_draining(self) -> None:
-        """Start draining in a child when it records something: a child that never does has no thread of ours."""
+        """Start draining in a child when it records something: a child that never does has no
+        thread of ours.
+        """
         with self._changing(0.0):
             if not self._captures.all_end:
                 self._draining.start_thread()
@@ -351,7 +438,7 @@ def process_session() -> Session:
     with _making:
         if _session is None:
             stop = details.PYTHON["stopped_recomputation"]
-            when_imported(stop.place[0], _expect_stopped_recomputation, stop.lost)
+            when_imported(stop.location[0], _expect_stopped_recomputation, stop.lost)
             _session = Session(recorder)
         return _session
 

@@ -5,7 +5,6 @@ A source that fails is disabled, taken out and logged; the others go on.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from otel_recfn.model.events import EventSource
-from otel_recfn.pytorch.called_objects import FILES_OF_CALLS, InstanceNames, ModuleCalls
+from otel_recfn.pytorch.called_objects import CALL_FILES, InstanceNames, ModuleCalls
 from otel_recfn.pytorch.compilation import Compilations
 from otel_recfn.pytorch.launches import RemoteCalls
 from otel_recfn.pytorch.modules import ModuleRanges
@@ -22,16 +21,17 @@ from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.calls import CallSource, ProgramTexts
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Source, Wanted
-from otel_recfn.support.signal_handlers import raised_by_signal_handler
+from otel_recfn.support.interruptions import raised_by_signal_handler
+from otel_recfn.support.logs import log
 
-log = logging.getLogger("otel_recfn")
 
-
-def sources_of_process(recorder: Recorder) -> list[Source]:
-    """Every source, in the order in which they are enabled; they are disabled in the reverse order."""
+def process_sources(recorder: Recorder) -> list[Source]:
+    """Every source, in the order in which they are enabled; they are disabled in the reverse
+    order.
+    """
     observer, names = TorchObserver(), InstanceNames()
     modules = ModuleRanges(names)
-    texts = partial(ProgramTexts, ModuleCalls(names, modules.announces_now), FILES_OF_CALLS)
+    texts = partial(ProgramTexts, ModuleCalls(names, modules.announces_now), CALL_FILES)
     return [
         ContextWatcher(recorder),
         RemoteCalls(),
@@ -56,14 +56,19 @@ class _Switch:
 
 
 class Sources:
-    """A set of sources, enabled in this order as captures ask. The session lets one thread at a time call ``follow``."""
+    """A set of sources, enabled in this order as captures ask.
+
+    The session lets one thread at a time call ``follow``.
+    """
 
     def __init__(self, sources: Sequence[Source], wanted: Callable[[], Wanted | None]) -> None:
         self._switches = [_Switch(source) for source in sources]
         self._wanted_now = wanted
 
     def modules_needed(self, asked: frozenset[EventSource]) -> list[str]:
-        """The modules that the program has to import before all that is asked for can be enabled."""
+        """The modules that the program has to import before all that is asked for can be
+        enabled.
+        """
         return sorted(
             {
                 switch.source.needs
@@ -73,7 +78,10 @@ class Sources:
         )
 
     def prepare(self, module: str | None, asked: frozenset[EventSource]) -> None:
-        """Prepare the sources that are asked for and need this module (None: no module). May take seconds."""
+        """Prepare the sources that are asked for and need this module (None: no module).
+
+        May take seconds.
+        """
         for switch in self._wanted(asked):
             if switch.source.needs == module:
                 switch.prepared = bool(self._guarded(switch, switch.source.prepare))
@@ -92,11 +100,11 @@ class Sources:
                 switch.enabled_with = wanted
                 self._guarded(switch, partial(switch.source.enable, wanted))
 
-    def look(self, *, last: bool) -> None:
+    def check(self, *, last: bool) -> None:
         """Let the enabled sources check that all is as they left it."""
         for switch in list(self._switches):
-            if switch.enabled_with is not None and switch.source.look is not None:
-                self._guarded(switch, partial(switch.source.look, last=last))
+            if switch.enabled_with is not None and switch.source.check is not None:
+                self._guarded(switch, partial(switch.source.check, last=last))
 
     def _wanted(self, asked: frozenset[EventSource]) -> list[_Switch]:
         return [switch for switch in self._switches if switch.is_wanted(asked)]
@@ -105,9 +113,8 @@ class Sources:
         try:
             return call()
         except Exception as error:
-            if raised_by_signal_handler(
-                error
-            ):  # the program's own error, as if it had been raised before
+            # The program's own error, as if it had been raised before.
+            if raised_by_signal_handler(error):
                 raise
             log.exception(
                 "the source %r failed and is used no more; the others go on", switch.source.name

@@ -1,1 +1,3 @@
-"""The settings of an instrumentation: keyword arguments first, then ``OTEL_RECFN_*``, then the defaults."""
+"""The settings of an instrumentation: keyword arguments first, then ``OTEL_RECFN_*``, then the
+defaults.
+"""

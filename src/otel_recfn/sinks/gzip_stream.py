@@ -1,11 +1,14 @@
-"""Text for a file: as it is, or as members of a gzip file, which programs read one after another as one text.
+"""Text for a file: as it is, or as members of a gzip file, which programs read one after another as
+one text.
 
-Perfetto refuses a gzip file that ends within a member, and a killed process has written whole pages. So no member is in two:
+Perfetto refuses a gzip file that ends within a member, and a killed process has written whole
+pages. So no member is in two:
 
     page │ member │ member │ member, filled up │ page │ member ...
 
-Intel's igzip compresses where it is installed (four times as fast as zlib at its fastest, and smaller), else zlib. After it
-``native/module/module.cpp`` tidies up, because streams are also written in the program's own threads.
+Intel's igzip compresses where it is installed (four times as fast as zlib at its fastest, and
+smaller), else zlib. After it ``native/module/module.cpp`` tidies up, because streams are also
+written in the program's own threads.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ Data = bytes | memoryview
 GZIP_BITS = 31
 """zlib's way to ask for gzip's header."""
 PAGE = 4096
-LEAST_ROOM = 512
+MIN_ROOM = 512
 """The least room in a page; a member that leaves less is filled up."""
 WAITING_BYTES = 1 << 20
 """The characters of text that are compressed at once."""
@@ -40,20 +43,23 @@ LAST_BLOCK = b"\x03\x00"
 
 
 class PlainStream:
-    """A stream whose bytes are the text itself. ``at`` is the place in the file where they will be."""
+    """A stream whose bytes are the text itself.
 
-    def put(self, text: Data, at: int) -> Data:
+    ``at`` is the place in the file where they will be.
+    """
+
+    def put(self, text: Data, offset: int) -> Data:
         """Take text; returns bytes to append to the file."""
         return text
 
-    def flush(self, at: int) -> bytes:
+    def flush(self, offset: int) -> bytes:
         """The bytes to append so that everything that was put is in the file."""
         return b""
 
     def forget(self) -> None:
         """Forget what was put since ``flush``."""
 
-    def alone(self, text: bytes, at: int) -> bytes:
+    def alone(self, text: bytes, offset: int) -> bytes:
         """The bytes of a text that is not put; texts of one length give as many bytes."""
         return text
 
@@ -62,31 +68,37 @@ class GzipStream(PlainStream):
     """A stream of gzip members."""
 
     def __init__(self) -> None:
-        self._compressor = deflate.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
+        self._compressor: Any = None
+        """The compressor; None until the first text, and after what may be left in it was
+        forgotten.
+        """
         self._waiting = bytearray()
         self._shrinks = 8.0
         """The bytes of text that became one byte, last."""
 
-    def put(self, text: Data, at: int) -> bytes:
+    def put(self, text: Data, offset: int) -> bytes:
         self._waiting += text
-        return self.flush(at) if len(self._waiting) >= WAITING_BYTES else b""
+        return self.flush(offset) if len(self._waiting) >= WAITING_BYTES else b""
 
-    def flush(self, at: int) -> bytes:
+    def flush(self, offset: int) -> bytes:
         text, self._waiting = self._waiting, bytearray()
-        made = _members(text, at, self._compressed, lambda room: int(room * self._shrinks * 0.95))
+        made = _members(
+            text, offset, self._compressed, lambda room: int(room * self._shrinks * 0.95)
+        )
         _native.zero_upper_vectors()
         return made
 
     def forget(self) -> None:
-        self._waiting = bytearray()
+        self._waiting, self._compressor = bytearray(), None
 
-    def alone(self, text: bytes, at: int) -> bytes:
-        return _members(text, at, _stored, lambda room: room - len(_stored(b"")))
+    def alone(self, text: bytes, offset: int) -> bytes:
+        return _members(text, offset, _stored, lambda room: room - len(_stored(b"")))
 
     def _compressed(self, text: memoryview) -> bytes:
-        block: bytes = (
-            self._compressor.compress(text) + self._compressor.flush(zlib.Z_FULL_FLUSH) + LAST_BLOCK
-        )
+        if self._compressor is None:
+            self._compressor = deflate.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
+        compressor = self._compressor
+        block: bytes = compressor.compress(text) + compressor.flush(zlib.Z_FULL_FLUSH) + LAST_BLOCK
         self._shrinks = len(text) / len(block)
         return block
 
@@ -97,7 +109,7 @@ def _stored(text: Data) -> bytes:
 
 def _members(
     text: bytes | bytearray,
-    at: int,
+    offset: int,
     deflated: Callable[[memoryview], bytes],
     fitting: Callable[[int], int],
 ) -> bytes:
@@ -107,16 +119,16 @@ def _members(
         deflated: a text as deflate's blocks, with a last one.
         fitting: how much text fits into a number of bytes.
     """
-    made, rest = [], memoryview(text)
-    while len(rest):
-        room = PAGE - at % PAGE
+    made, remaining = [], memoryview(text)
+    while len(remaining):
+        room = PAGE - offset % PAGE
         size, member = fitting(room - MEMBERS_FRAME), b""
         while not member:
-            part = rest[: max(1, size)]
+            part = remaining[: max(1, size)]
             member = _member(part, deflated(part), room)
             size = len(part) * 3 // 4
         made.append(member)
-        at, rest = at + len(member), rest[len(part) :]
+        offset, remaining = offset + len(member), remaining[len(part) :]
     return b"".join(made)
 
 
@@ -125,6 +137,6 @@ def _member(text: memoryview, blocks: bytes, room: int) -> bytes:
     left = room - MEMBERS_FRAME - len(blocks)
     if left < 0 or left == 1:
         return b""
-    fill = struct.pack("<H", left - 2) + bytes(left - 2) if 0 < left < LEAST_ROOM else b""
+    fill = struct.pack("<H", left - 2) + bytes(left - 2) if 0 < left < MIN_ROOM else b""
     head = FRAME.pack(*IDENTIFIED, DEFLATED, EXTRA if fill else 0, 0, FASTEST, UNKNOWN_SYSTEM)
     return b"".join([head, fill, blocks, struct.pack("<II", deflate.crc32(text), len(text))])

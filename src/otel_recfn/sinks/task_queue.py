@@ -1,4 +1,5 @@
-"""A bounded queue of tasks for threads of ours, and of flushes, whose callers wait until the tasks before them are done.
+"""A bounded queue of tasks for threads of ours, and of flushes, whose callers wait until the tasks
+before them are done.
 
 put ──► waiting, in order ──next──► in hand, until the thread asks for the next one
 """
@@ -9,9 +10,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import (
-    get_ident,
-)  # the original, since gevent may replace it while a thread has a task in hand
+
+# The original, since gevent may replace it while a thread has a task in hand.
+from threading import get_ident
 from typing import Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -39,61 +40,80 @@ class Flush:
 
 
 class TaskQueue(Generic[T]):
-    """A queue of one thread, or of several that do the same. Methods may be called from any thread, but for ``next``.
+    """A queue of one thread, or of several that do the same.
+
+    Methods may be called from any thread, but for ``next``.
 
     Args:
-        most: the most that all tasks weigh together, with those in hand. A heavier one is taken if there is no other.
+        most: the most that all tasks weigh together, with those in hand. A heavier one is taken if
+            there is no other.
         weigh: what one weighs.
-        goes_first: where there is no room the oldest task of which this is true is dropped, else the oldest.
+        goes_first: where there is no room the oldest tasks of which this is true are dropped, then
+            the oldest others. For a new task of which it is true others aren't dropped: if the room
+            is still too small, the new one is dropped alone.
     """
 
     def __init__(
         self,
-        most: int,
+        limit: int,
         weigh: Callable[[T], int],
         goes_first: Callable[[T], bool] = lambda _task: True,
     ) -> None:
-        self._most, self._weigh, self._goes_first = most, weigh, goes_first
+        self._limit, self._weigh, self._goes_first = limit, weigh, goes_first
         self._changed = threading.Condition()
         self._waiting: deque[tuple[T | Flush, int]] = deque()
         """The tasks and flushes that wait, with their weights."""
         self._weight = 0
         """The weight of all tasks, with those in hand."""
-        self._in_hand: dict[int, int] = {}
+        self._in_progress: dict[int, int] = {}
         """The weight of the tasks in hand, by thread."""
         self._ended = False
 
     def put(self, task: T) -> list[T]:
-        """Append a task. Returns the tasks that are dropped because there is no room, which may include this one."""
+        """Append a task.
+
+        Returns the tasks that are dropped because there is no room, which may include this one.
+        """
         weight = self._weigh(task)
         with self._changed:
-            if self._ended or (self._weight and sum(self._in_hand.values()) + weight > self._most):
+            if self._ended or (
+                self._weight and sum(self._in_progress.values()) + weight > self._limit
+            ):
                 return [task]
-            dropped: list[T] = []
-            while self._weight and self._weight + weight > self._most:
-                place = self._place_to_drop(task)
-                if place is None:
-                    return [*dropped, task]
-                dropped.append(cast(T, self._waiting[place][0]))
-                self._weight -= self._waiting[place][1]
-                del self._waiting[place]
+            indices = self._indices_to_drop(task, weight)
+            if indices is None:
+                return [task]
+            dropped = [cast(T, self._waiting[index][0]) for index in indices]
             self._append(task, weight)
+            for index in sorted(indices, reverse=True):
+                self._weight -= self._waiting[index][1]
+                del self._waiting[index]
             return dropped
 
-    def _place_to_drop(self, task: T) -> int | None:
-        """The place of the task to drop when there is no room for a new one; None to drop the new one."""
-        oldest = None
-        for place, (each, _) in enumerate(self._waiting):
-            if not isinstance(each, Flush):
-                if self._goes_first(each):
-                    return place
-                oldest = place if oldest is None else oldest
-        return None if self._goes_first(task) else oldest
+    def _indices_to_drop(self, task: T, weight: int) -> list[int] | None:
+        """The indices of the tasks to drop so that a new one has room; None to drop the new one,
+        as they aren't enough.
+        """
+        found: list[int] = []
+        missing = self._weight + weight - self._limit if self._weight else 0
+        if missing <= 0:
+            return found
+        for goes_first in (True, False):
+            if self._goes_first(task) and not goes_first:
+                break  # what may stay longer than the new task isn't dropped for it
+            # A signal handler may append.
+            for index, (each, its_weight) in enumerate(list(self._waiting)):
+                if missing <= 0:
+                    return found
+                if not isinstance(each, Flush) and self._goes_first(each) is goes_first:
+                    found.append(index)
+                    missing -= its_weight
+        return found if missing <= 0 else None
 
     def _append(self, task: T | Flush, weight: int) -> None:
+        self._changed.notify_all()  # first: once a task is in the queue, nothing may raise
         self._waiting.append((task, weight))
         self._weight += weight
-        self._changed.notify_all()
 
     def put_flush(self, timeout_s: float) -> Flush | None:
         """Append a flush to wait for; None after the end."""
@@ -104,29 +124,37 @@ class TaskQueue(Generic[T]):
             self._append(flush, 0)
             return flush
 
-    def forget(self, flush: Flush) -> None:
-        """Take a flush out, for which nobody waits any more."""
+    def wait_for(self, flush: Flush) -> bool:
+        """The result of a flush; False if it doesn't come in time.
+
+        The flush is taken out then: where a thread hangs, those for which nobody waits any more
+        would pile up, and each be done when it goes on.
+        """
+        if flush.wait():
+            return True
         with self._changed:
             self._waiting = deque([entry for entry in self._waiting if entry[0] is not flush])
+        return False
 
     def next(self, timeout_s: float | None = None) -> T | Flush | None:
-        """The oldest task, which is in hand from now on, or flush; None if nothing came in time, or comes any more.
+        """The oldest task, which is in hand from now on, or flush; None if nothing came in time, or
+        comes any more.
 
         A flush is only had when nothing is in hand.
         """
         own = get_ident()
         with self._changed:
-            self._weight -= self._in_hand.pop(own, 0)
+            self._weight -= self._in_progress.pop(own, 0)
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._has_next() or self.has_ended, timeout_s)
             if not self._has_next():
                 return None
-            task, self._in_hand[own] = self._waiting.popleft()
+            task, self._in_progress[own] = self._waiting.popleft()
             return task
 
     def _has_next(self) -> bool:
         return bool(self._waiting) and not (
-            self._in_hand and isinstance(self._waiting[0][0], Flush)
+            self._in_progress and isinstance(self._waiting[0][0], Flush)
         )
 
     def wait_for_room(self, timeout_s: float) -> None:
@@ -134,8 +162,10 @@ class TaskQueue(Generic[T]):
         with self._changed:
             self._changed.wait_for(lambda: self._ended or not self.is_filling, timeout_s)
 
-    def rest(self, timeout_s: float) -> None:
-        """Wait so long, unless half of the room is taken, or somebody waits for a flush or the end."""
+    def pause(self, timeout_s: float) -> None:
+        """Wait so long, unless half of the room is taken, or somebody waits for a flush or the
+        end.
+        """
         with self._changed:
             self._changed.wait_for(self._is_urgent, timeout_s)
 
@@ -149,7 +179,7 @@ class TaskQueue(Generic[T]):
     @property
     def is_filling(self) -> bool:
         """Whether half of the room is taken."""
-        return 2 * self._weight > self._most
+        return 2 * self._weight > self._limit
 
     @property
     def is_empty(self) -> bool:
@@ -179,4 +209,4 @@ class TaskQueue(Generic[T]):
                 if isinstance(task, Flush):
                     task.done.set()
             self._waiting.clear()
-            self._weight = sum(self._in_hand.values())
+            self._weight = sum(self._in_progress.values())

@@ -1,19 +1,19 @@
 """The source of Python calls, which traces every thread, also those that run already.
 
-By ``sys.monitoring`` where CPython has it (from 3.12 on), else by the profile function of each thread. For each thread there is
-the stack of calls that were seen to begin:
+By ``sys.monitoring`` where CPython has it (from 3.12 on), else by the profile function of each
+thread. For each thread there is the stack of calls that were seen to begin:
 
     call    name of the code object ─► `begin_call` ─► push
     return                             end                 ◄─ pop
 
-An exit ends the innermost call, also where a greenlet has switched stacks meanwhile, so calls always nest. An exit of a frame
-whose call isn't on the stack ends none: the call began long before, or another tool of ``sys.monitoring`` raised at its begin
-or return, which CPython reports as one more end.
+An exit ends the innermost call, also where a greenlet has switched stacks meanwhile, so calls
+always nest. An exit of a frame whose call isn't on the stack ends none: the call began long before,
+or another tool of ``sys.monitoring`` raised at its begin or return, which CPython reports as one
+more end.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -24,13 +24,12 @@ from typing import Any, TypeAlias
 
 from otel_recfn import _native
 from otel_recfn.model.events import EventSource
-from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls, places_of
+from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls, paths_of
 from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.support import forks
 from otel_recfn.support.forks import Order, OwnThread, around_forks, is_own_thread
+from otel_recfn.support.logs import log
 from otel_recfn.support.texts import python_call_name
-
-log = logging.getLogger("otel_recfn")
-
 
 # --- the names of calls
 
@@ -38,10 +37,12 @@ OWN = str(Path(__file__).parents[1]) + os.sep
 OWN_THAT_CALLS = OWN + os.path.join("recording", "ranges.py"), OWN + "callbacks" + os.sep
 """The modules of ours that call functions of the program, which are to be seen."""
 
-NameOfFrame: TypeAlias = "Callable[[FrameType], str | None]"
+FrameText: TypeAlias = "Callable[[FrameType], str | None]"
 """A function that names a call by its frame; None: the call is not shown."""
-FrameNamer: TypeAlias = "Callable[[CodeType, str], NameOfFrame | None]"
-"""A function that, given code and the usual name of its calls, returns their NameOfFrame; None for the usual name."""
+FrameNamer: TypeAlias = "Callable[[CodeType, str], FrameText | None]"
+"""A function that, given code and the usual name of its calls, returns their FrameText; None
+for the usual name.
+"""
 
 
 class ProgramTexts:
@@ -53,13 +54,15 @@ class ProgramTexts:
         prefixes: what to take away from the names of files, the longest first.
         own: beginnings of the names of our files, whose calls are not shown, nor what they call.
         own_that_calls: of these, those that call functions of the program, which are shown.
-        asked: endings of the names of files about whose code the tracer asks ``of_code``, at first sight of it.
-        included: files, and folders with a slash at their end, whose functions are shown, as they are or without a prefix; all
-            where there are none.
+        asked: endings of the names of files about whose code the tracer asks ``of_code``, at first
+            sight of it.
+        included: files, and folders with a slash at their end, whose functions are shown, as they
+            are or without a prefix; all where there are none.
         excluded: those whose functions are not shown.
         c_calls: whether calls of C functions are shown.
         call_sites: whether each call says which line called it.
-        max_depth: how many calls may be shown within each other, of those that began while it traces; None: any number.
+        max_depth: how many calls may be shown within each other, of those that began while it
+            traces; None: any number.
 
     Args:
         namer: knows calls that are named by their frames.
@@ -71,7 +74,7 @@ class ProgramTexts:
         self, namer: FrameNamer, asked: tuple[str, ...], calls: PythonCalls = ALL_CALLS
     ) -> None:
         self._namer, self.asked = namer, asked
-        self.included, self.excluded = places_of(calls.include), places_of(calls.exclude)
+        self.included, self.excluded = paths_of(calls.include), paths_of(calls.exclude)
         self.c_calls, self.call_sites, self.max_depth = (
             calls.c_calls,
             calls.call_sites,
@@ -85,7 +88,7 @@ class ProgramTexts:
         self.prefixes = tuple(sorted(folders, key=len, reverse=True))
         self.own, self.own_that_calls = (OWN,), OWN_THAT_CALLS
 
-    def of_code(self, code: CodeType, line: int) -> str | NameOfFrame:
+    def of_code(self, code: CodeType, line: int) -> str | FrameText:
         """The namer of calls that run this code from that line on."""
         prefix = next(filter(code.co_filename.startswith, self.prefixes), "")
         usual = python_call_name(code.co_filename.removeprefix(prefix), line, code.co_name)
@@ -96,14 +99,18 @@ class ProgramTexts:
 
 TOOL = "otel-recfn"
 TOOLS = (4, 3)
-"""The tool ids that have no purpose of their own: those of debuggers, coverage and profilers are the program's."""
+"""The tool ids that have no purpose of their own: those of debuggers, coverage and profilers are
+the program's.
+"""
 OF_C = ("CALL", "C_RETURN", "C_RAISE")
 WITH_CALL = OF_C[1:]
 """The events that come with ``CALL``."""
 
 
 class Monitoring:
-    """The events of all threads of the interpreter, handed to the tracer from ``start`` to ``stop``."""
+    """The events of all threads of the interpreter, handed to the tracer from ``start`` to
+    ``stop``.
+    """
 
     def __init__(self, monitoring: Any) -> None:
         self._sys = monitoring
@@ -112,14 +119,17 @@ class Monitoring:
         """The numbers of the events that the tracer takes."""
 
     def start(self, *, c_calls: bool) -> None:
-        """Start events, or change whether those of C functions come, if there is a place for the tool."""
-        if not self._has_place():
+        """Start events, or change whether those of C functions come, if there is a place for the
+        tool.
+        """
+        if not self._has_slot():
             self._tool = next(
                 iter([tool for tool in TOOLS if self._sys.get_tool(tool) is None]), None
             )
             if self._tool is None:
                 log.warning(
-                    "Python calls are not traced: other tools have taken %s of sys.monitoring; free one of them",
+                    "Python calls are not traced: other tools have taken %s of sys.monitoring; free"
+                    " one of them",
                     TOOLS,
                 )
                 return
@@ -129,25 +139,32 @@ class Monitoring:
             for name, callback in callbacks.items():
                 self._sys.register_callback(self._tool, self._events[name], callback)
         left_out = WITH_CALL if c_calls else OF_C
-        self._sys.set_events(
-            self._tool,
-            sum([number for name, number in self._events.items() if name not in left_out]),
+        self._set_events(
+            sum([number for name, number in self._events.items() if name not in left_out])
         )
 
     def stop(self) -> None:
         """Stop the events of ``sys.monitoring``, and free our place among its tools."""
-        if self._has_place():
-            self._sys.set_events(self._tool, 0)
+        if self._has_slot():
+            self._set_events(0)
             for number in self._events.values():
                 self._sys.register_callback(self._tool, number, None)
             self._sys.free_tool_id(self._tool)
         self._tool = None
 
-    def look(self) -> None:
+    def _set_events(self, events: int) -> None:
+        # CPython looks at the frames of all its threads then, also of those that a child of C code
+        # doesn't have, whose stacks are gone: it would crash. Events without a callback do nothing.
+        if not forks.has_parent_threads:
+            self._sys.set_events(self._tool, events)
+
+    def check(self) -> None:
         """Do nothing: no other tool takes its place unseen."""
 
-    def _has_place(self) -> bool:
-        """Whether its place is still its own: a program may free the places of others, and take them."""
+    def _has_slot(self) -> bool:
+        """Whether its place is still its own: a program may free the places of others, and take
+        them.
+        """
         return self._tool is not None and bool(self._sys.get_tool(self._tool) == TOOL)
 
 
@@ -162,15 +179,20 @@ class ProfileFunctions:
         """Whether it has logged another profiler since it was set."""
 
     def start(self, *, c_calls: bool) -> None:
-        """Set it, also in threads that start from now on. The tracer leaves out C functions itself."""
+        """Set it, also in threads that start from now on.
+
+        The tracer leaves out C functions itself.
+        """
         others = _native.profile_threads()
         before = threading.getprofile()
         if before is None:
             threading.setprofile(_native.profile_this_thread)
         self._log_others(others or not (before is None or before is _native.profile_this_thread))
 
-    def look(self) -> None:
-        """Set it again in threads that another profiler has left, and log those that have or had one."""
+    def check(self) -> None:
+        """Set it again in threads that another profiler has left, and log those that have or had
+        one.
+        """
         self._log_others(_native.profile_threads())
 
     def stop(self) -> None:
@@ -184,7 +206,8 @@ class ProfileFunctions:
         if others and not self._logged:
             self._logged = True
             log.warning(
-                "another profiler is or was active and is left alone: calls of its threads are not traced meanwhile"
+                "another profiler is or was active and is left alone: calls of its threads are not"
+                " traced meanwhile"
             )
 
 
@@ -194,8 +217,8 @@ class ProfileFunctions:
 class CallSource(Source):
     """A source of ranges of Python calls. One thread at a time uses it.
 
-    In a forked child calls are recorded from when all else of ours is as it should be in a child: before, recording one might
-    wait for a lock that another thread of the parent held.
+    In a forked child calls are recorded from when all else of ours is as it should be in a child:
+    before, recording one might wait for a lock that another thread of the parent held.
 
     Args:
         texts: what calls are called, of those that are asked for.
@@ -211,39 +234,39 @@ class CallSource(Source):
             self._events = Monitoring(sys.monitoring)
         else:
             self._events = ProfileFunctions()
-        self._shown: PythonCalls | None = None
+        self._selected_calls: PythonCalls | None = None
         """The choice of calls that it traces now."""
         around_forks(Order.CALLS, in_child=_native.go_on_after_fork)
 
     def enable(self, wanted: Wanted) -> None:
         """Trace what is wanted now, in every thread that can be traced."""
-        before, self._shown = self._shown, wanted.calls
+        before, self._selected_calls = self._selected_calls, wanted.calls
         if before == wanted.calls:
             return
         texts = self._texts(wanted.calls)
         _native.trace_calls(texts, is_own_thread)
         self._events.start(c_calls=texts.c_calls)
 
-    def look(self, *, last: bool) -> None:
+    def check(self, *, last: bool) -> None:
         """Look for threads that another profiler has or had.
 
         At the last drain, threads which have been blocked since tracing began get their calls.
         """
-        if self._shown is None:
+        if self._selected_calls is None:
             return
-        self._events.look()
+        self._events.check()
         if last:
             threads = [
                 thread for thread in threading.enumerate() if not isinstance(thread, OwnThread)
             ]
-            _native.stand_in_for_blocked_threads(
+            _native.record_blocked_threads(
                 {thread.ident: thread.native_id or 0 for thread in threads}
             )
 
     def disable(self) -> None:
         """Leave every thread as it was, and end the calls that are open."""
-        if self._shown is None:
+        if self._selected_calls is None:
             return
-        self._shown = None
+        self._selected_calls = None
         _native.untrace_calls()
         self._events.stop()

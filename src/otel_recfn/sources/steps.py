@@ -1,15 +1,21 @@
 """``with step("train", 3):``, by which programs mark their steps: a span and a range each.
 
-    enter   span of the SDK ──► current ──► range of the recorder      leave   not current ──► end of the range ──► of the span
+    enter   span of the SDK ──► current ──► range of the recorder
+    leave   not current ──► end of the range ──► end of the span
 
-The span is one of the program's like any other: the provider's sampler is asked and its processors see it start, the program
-can set attributes on it, and what runs in the step lies below it. The range is what local files and profiles have. Its context
-says ContextFlag.STEP, by which the sink of spans knows that it has one already.
+The span is one of the program's like any other: the provider's sampler is asked and its processors
+see it start (with ``span_exporter`` none does), the program can set attributes on it, and what runs
+in the step lies below it. The range is what local files and profiles have. Its context says
+ContextFlag.STEP, by which the sink of spans knows that it has one already. Both begin in the same
+nanosecond, which is read from the recorder's clock before the span is made, and end in the same
+one.
 
-The span is shown as the current one, as ranges are (``range_spans.py``), and not attached: a generator that is left early is
-closed by whoever drops it, in a task, thread or context that can't detach what another one has attached. So each task knows its
-innermost step, and what was attached as that began. As long as that is still attached, the step's span is current in its place;
-a step that has ended, wherever that was, is passed over in every task.
+The span is shown as the current one, as ranges are (``range_spans.py``), and not attached: a
+generator that is left early is closed by whoever drops it, in a task, thread or context that can't
+detach what another one has attached. So the span stands in the task's chain
+(``native/parents/tasks``), with what was attached as the step began. As long as that is still
+attached, the step's span is current in its place; a step that has ended, wherever that was, is
+passed over in every task.
 """
 
 from __future__ import annotations
@@ -17,12 +23,12 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import logging
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -31,6 +37,7 @@ from opentelemetry.context import Context
 from otel_recfn import _native
 from otel_recfn.model.events import (
     CPU_TIME,
+    PARTIAL,
     UNNAMED_STEP,
     WAIT_TIME,
     EventFlag,
@@ -40,18 +47,20 @@ from otel_recfn.model.events import (
     whole_number,
 )
 from otel_recfn.model.generation import Generation
-from otel_recfn.recording.ranges import is_of_kind, maker, wrap
-from otel_recfn.support.seen_spans import remember_current
-from otel_recfn.support.signal_handlers import raised_by_signal_handler
-from otel_recfn.support.texts import failure
+from otel_recfn.recording.ranges import is_kind, maker, wrap
+from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
+from otel_recfn.support.interruptions import raised_by_signal_handler
+from otel_recfn.support.logs import log
+from otel_recfn.support.texts import exception_attributes, failure, stacktrace_attributes
 
-log = logging.getLogger("otel_recfn")
 F = TypeVar("F", bound=Callable[..., Any])
 
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.STEP), int(EventFlag.ASYNC)
 NUMBERS = range(1 << 63)
-MOST_NAMES = 1024
-"""The most names that are counted; beyond it the count of the one unused for longest is forgotten."""
+MAX_NAMES = 1024
+"""The most names that are counted; beyond it the count of the one unused for longest is
+forgotten.
+"""
 SUPPRESSION_KEYS = tuple(
     key
     for key in (
@@ -60,11 +69,13 @@ SUPPRESSION_KEYS = tuple(
     )
     if key
 )
-"""Keys of a context that switch instrumentation off: those of OpenTelemetry's ``is_instrumentation_enabled``."""
+"""Keys of a context that switch instrumentation off: those of OpenTelemetry's
+``is_instrumentation_enabled``.
+"""
 
 
 class step:
-    """A step of training, decoding or whatever the program does again and again.
+    """One step of a loop, such as training or decoding.
 
         for number, batch in enumerate(loader):
             with step("train", number):  # also `async with`
@@ -73,22 +84,23 @@ class step:
         @step("decode")  # also on `async def`
         def decode(state): ...
 
-    Where a provider takes spans, the step is a span, a child of the current one or a trace of its own, and all that runs in it
-    lies below. In Chrome traces and profiles it is a range. One object may be entered again, also while it is open.
+    If a tracer provider takes spans, the step is a span: a child of the current span, or the root
+    of a trace. Operations that run in the step are below it. In Chrome traces and profiles the step
+    is a range. An object may be entered again, also while it is open.
 
     Args:
-        name: of the span, the same for each step of its kind. Default: ``step``.
-        number: which step it is. Default: steps of a name are counted from 0.
+        name: the span's name, the same for each step of the loop. Default: ``step``.
+        number: the step's number. Default: the steps of a name are counted from 0.
 
     Raises:
-        TypeError: ``name`` is no str.
-        SettingError: ``number`` is no whole number from 0 to 2**63 - 1.
+        TypeError: ``name`` is not a str.
+        SettingError: ``number`` is not a whole number from 0 to 2**63 - 1.
     """
 
     __module__ = "otel_recfn"
     __slots__ = ("_code", "_open", "name", "number")
     args = None
-    """No arguments, as of ``record_function``."""
+    """None, for code that reads ``args`` of a ``record_function``: a step has no arguments."""
 
     def __init__(self, name: str | None = None, number: int | None = None) -> None:
         if name is not None and not isinstance(name, str):
@@ -101,7 +113,7 @@ class step:
         self._open: list[OpenStep] = []
 
     @classmethod
-    def _of_code(cls, name: str, number: int | None, code: str) -> step:
+    def _with_code(cls, name: str, number: int | None, code: str) -> step:
         """A step that is a call of a decorated function."""
         made = cls(name, number)
         made._code = code
@@ -117,7 +129,9 @@ class step:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the innermost step that this task entered with this object; else the newest that anybody entered."""
+        """End the innermost step that this task entered with this object, or, if there is none,
+        the newest that another task entered with it.
+        """
         if not self._open:
             return
         innermost = innermost_step()
@@ -141,15 +155,17 @@ class step:
 
     def _enter(self, flags: int) -> None:
         number = next(_numbers(self.name)) if self.number is None else self.number
-        start_span = shown_steps.start_span
+        start_span = exposed_steps.start_span
         if start_span is None and not _native.recording():
             return
-        around = otel_context.get_current()
-        span = None
-        if start_span is not None and not is_suppressed(around):
-            span = start_span(self.name, number, self._code)
-        opened = OpenStep(span, around)
-        opened.begin(self.name, number, flags, self._code)
+        outer_context = otel_context.get_current()
+        span, ticks, monotonic_ns, unix_ns = None, 0, 0, 0
+        if start_span is not None and not is_suppressed(outer_context):
+            now = _native.moment()
+            ticks, monotonic_ns, unix_ns = now.ticks, now.monotonic_ns, now.unix_ns
+            span = start_span(self.name, number, self._code, unix_ns)
+        opened = OpenStep(span, outer_context, monotonic_ns, unix_ns)
+        opened.begin(self.name, number, flags, self._code, ticks)
         self._open.append(opened)
 
     def __call__(self, func: F) -> F:
@@ -159,11 +175,12 @@ class step:
             (inspect.isgeneratorfunction, "with"),
             (inspect.isasyncgenfunction, "async with"),
         ):
-            if is_of_kind(predicate, func):
+            if is_kind(predicate, func):
                 raise TypeError(
-                    f"step decorates no generators, and {getattr(func, '__qualname__', func)} makes them: write "
-                    f"`{statement} step({self.name!r}):` inside it, around all of it or around each item, or decorate it with "
-                    f"record_function({self.name!r}), whose range encloses what the generator does and not its consumer"
+                    f"step decorates no generators, and {getattr(func, '__qualname__', func)} makes"
+                    f" them: write `{statement} step({self.name!r}):` inside it, around all of it"
+                    f" or around each item, or decorate it with record_function({self.name!r}),"
+                    " whose range encloses what the generator does and not its consumer"
                 )
         return wrap(maker(type(self), self.name, self.number, func), func)
 
@@ -175,7 +192,7 @@ class step:
         return f"step({self.name!r}, {self.number!r})"
 
 
-@functools.lru_cache(MOST_NAMES)
+@functools.lru_cache(MAX_NAMES)
 def _numbers(_name: str) -> itertools.count[int]:
     return itertools.count()
 
@@ -183,24 +200,28 @@ def _numbers(_name: str) -> itertools.count[int]:
 # --- steps that are open
 
 
-class ShownSteps:
+class ExposedSteps:
     """The functions by which steps become spans."""
 
-    start_span: Callable[[str, int, str], trace.Span | None] | None = None
-    """The function ``ShownRanges.start_step``; None if steps become no spans."""
+    start_span: Callable[[str, int, str, int], trace.Span | None] | None = None
+    """The function ``ExposedRanges.start_step``; None if steps become no spans."""
     attached: Callable[[], Context] = staticmethod(otel_context.get_current)
     """The context that is attached in the calling task, without what is shown in its place."""
 
 
-shown_steps = ShownSteps()
+exposed_steps = ExposedSteps()
 """The process's, set by the capture that makes spans."""
 
 
 class OpenStep:
-    """A step that was entered in the calling task, with its span, or None if nothing takes spans."""
+    """A step that was entered in the calling task, with its span, or None if nothing takes
+    spans.
+    """
 
     __slots__ = (
-        "attached",
+        "__weakref__",
+        "_unended",
+        "_unix_ns",
         "began_ns",
         "begins",
         "ended",
@@ -208,46 +229,49 @@ class OpenStep:
         "event_id",
         "generation",
         "outer",
-        "seen",
+        "shown",
         "span",
     )
 
-    def __init__(self, span: trace.Span | None, around: Context) -> None:
+    def __init__(
+        self, span: trace.Span | None, outer_context: Context, monotonic_ns: int, unix_ns: int
+    ) -> None:
+        self.began_ns, self._unix_ns = monotonic_ns, unix_ns
+        """When it began, in monotonic and in Unix nanoseconds, if it has a span."""
         self.span, self.outer = span, innermost_step()
+        self._unended = [span] if span is not None else []
+        """The span until it is ended, by whoever takes it out."""
         self.begins = self.ended = False
         """Whether its range is about to begin."""
-        self.attached: Context | None = None
-        """The context that was attached when it was entered, in whose place ``seen`` is current; None if it has no span."""
-        self.seen = around
-        self.event_id = self.began_ns = 0
+        self.shown: Any = None
+        """The result of ``_native.show_step``; None if it has no span."""
+        self.event_id = 0
         self.entered: Any = None
         """The result of ``_native.enter``."""
         self.generation: Generation | None = None
-        """The generation in the step, if there is one."""
+        """What was generated below its span, if anything was."""
         if span is not None:
-            self.seen, self.attached = (
-                trace.set_span_in_context(span, around),
-                shown_steps.attached(),
-            )
-            _native.span_attached(span, self)
-            remember_current(span)
-        _innermost.set(self)
+            seen = trace.set_span_in_context(span, outer_context)
+            self.shown = _native.show_step(span, exposed_steps.attached(), seen)
+            _open_steps[id(self)] = self
+        _native.set_context_variable(_innermost, self)
 
-    def begin(self, name: str, number: int, flags: int, code: str) -> None:
-        """Begin the step's range. ``flags`` and ``code`` are as in ``_native.begin``."""
+    def begin(self, name: str, number: int, flags: int, code: str, ticks: int) -> None:
+        """Begin the step's range, at ``ticks``, or now if they are 0.
+
+        ``flags`` and ``code`` are as in ``_native.begin``.
+        """
         self.begins = self.span is not None
         try:
             self.event_id = _native.begin(
-                name, USER_SCOPE, SOURCE, flags=flags, step_number=number, code=code
+                name, USER_SCOPE, SOURCE, flags=flags, step_number=number, code=code, at=ticks
             )
         finally:
             self.begins = False
         if flags & ASYNC and self.event_id:
             self.entered = _native.enter(self.event_id)
-        self.began_ns = time.perf_counter_ns()
-        _native.context_attached(
-            object()
-        )  # what it read holds for no other begin, since another thread may end the step
+        # What it read holds for no other begin, since another thread may end the step.
+        _native.context_attached(object())
         if self.span is not None and self.event_id:
             self.span.set_attribute("recfn.event_id", self.event_id)
 
@@ -255,35 +279,83 @@ class OpenStep:
         """End the step, in whatever task or thread."""
         self.ended = True
         if _innermost.get() is self:
-            _innermost.set(innermost_step())
+            _native.set_context_variable(_innermost, innermost_step())
         if self.entered is not None:
             _native.leave(self.entered)
         text, stacktrace = failure(error)
-        duration_ns = time.perf_counter_ns() - self.began_ns
-        cpu_time_ns = _native.end(self.event_id, text, stacktrace=stacktrace)
+        ticks = duration_ns = 0
         if self.span is not None:
-            _native.span_detached(self)
+            now = _native.moment()
+            ticks, duration_ns = now.ticks, now.monotonic_ns - self.began_ns
+        cpu_time_ns = _native.end(self.event_id, text, stacktrace=stacktrace, at=ticks)
+        if self.shown is not None:
+            _native.end_step(self.shown)
+            _open_steps.pop(id(self), None)
+        for span in self._taken_span():
             if cpu_time_ns >= 0:
-                self.span.set_attribute(CPU_TIME, cpu_time_ns)
+                span.set_attribute(CPU_TIME, cpu_time_ns)
             if waited_ns := wait_time_ns(duration_ns, cpu_time_ns):
-                self.span.set_attribute(WAIT_TIME, waited_ns)
+                span.set_attribute(WAIT_TIME, waited_ns)
+            self._end_span(span, self._unix_ns + duration_ns, text, stacktrace)
+
+    def end_span_now(self) -> None:
+        """End the span while the step goes on, since nobody will take it later."""
+        duration_ns = _native.moment().monotonic_ns - self.began_ns
+        for span in self._taken_span():
+            span.set_attribute(PARTIAL, True)
+            self._end_span(span, self._unix_ns + duration_ns)
+
+    def add_token(self, number: int, end_ns: int, attributes: Mapping[str, Any]) -> None:
+        """Add a call that decodes below its span, as ``Generation.add`` takes it.
+
+        From any thread.
+        """
+        with _generating:
+            self.generation = self.generation or Generation()
+            self.generation.add(number, end_ns, attributes)
+
+    def _end_span(
+        self, span: trace.Span, end_ns: int, error: str = "", stacktrace: str = ""
+    ) -> None:
+        """End the span.
+
+        ``error`` and ``stacktrace`` are those of the failure, as ``_native.end`` takes them.
+        """
+        try:
             if self.generation is not None:
-                self.span.set_attributes(self.generation.attributes(time.time_ns() - duration_ns))
-            _end_span(self.span, error, text)
+                span.set_attributes(self.generation.attributes(self._unix_ns))
+            if error:
+                exception = exception_attributes(error)
+                span.set_attribute("error.type", exception["exception.type"])
+                span.add_event("exception", exception | stacktrace_attributes(stacktrace), end_ns)
+                span.set_status(trace.StatusCode.ERROR, error)
+            span.end(end_ns)
+        except BaseException as raised:
+            if raised_by_signal_handler(raised):
+                raise
+            _log_once()
+
+    def _taken_span(self) -> list[trace.Span]:
+        """The span, if nobody has ended it, and nobody else does now."""
+        with suppress(IndexError):  # the one operation by which one thread alone gets it
+            return [self._unended.pop()]
+        return []
 
 
-def _end_span(span: trace.Span, error: BaseException | None, text: str) -> None:
-    """End the span. ``text`` is that of the failure; empty if there is none."""
-    try:
-        if text:
-            if isinstance(error, Exception):
-                span.record_exception(error)
-            span.set_status(trace.StatusCode.ERROR, text)
-        span.end()
-    except Exception as raised:
-        if raised_by_signal_handler(raised):
-            raise
-        _log_once()
+_generating = ForkSafeLock()
+"""The lock for the generations of steps, in which several threads may decode."""
+_open_steps: WeakValueDictionary[int, OpenStep] = WeakValueDictionary()
+"""The steps that are open, with a span."""
+around_forks(Order.THREAD_STATE, in_child=_open_steps.clear)  # the parent ends its own
+
+
+def end_open_steps() -> None:
+    """End the spans of all open steps, the innermost first, before the capture that makes spans
+    ends.
+    """
+    steps = [opened for reference in _open_steps.valuerefs() if (opened := reference()) is not None]
+    for opened in sorted(steps, key=lambda one: one.began_ns, reverse=True):
+        opened.end_span_now()
 
 
 @functools.cache
@@ -303,18 +375,18 @@ def innermost_step() -> OpenStep | None:
     return opened
 
 
-def seen_in_step(attached: Context) -> Context:
-    """The current context of the calling task, with the span of a step that was entered since ``attached`` was attached."""
-    opened = _innermost.get()
-    while opened is not None:
-        if opened.attached is attached and not opened.ended:
-            return opened.seen
+def step_with_span(span: object) -> OpenStep | None:
+    """The step of this span that the calling task is in; None if the span is no step's."""
+    opened = innermost_step()
+    while opened is not None and (opened.ended or opened.span is not span):
         opened = opened.outer
-    return attached
+    return opened
 
 
 def begins_now(span: object) -> bool:
-    """Whether the range that begins in the calling task now is that of the step whose span is ``span``."""
+    """Whether the range that begins in the calling task now is that of the step whose span is
+    ``span``.
+    """
     innermost = _innermost.get()
     return innermost is not None and innermost.begins and innermost.span is span
 

@@ -1,14 +1,16 @@
-"""Other people's objects as keys of a mapping, and other people's functions, wrapped and given back."""
+"""Other people's objects as keys of a mapping, and other people's functions, wrapped and given
+back.
+"""
 
 from __future__ import annotations
 
 import functools
-import logging
 import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from otel_recfn.support.signal_handlers import raised_by_signal_handler
+from otel_recfn.support.interruptions import raised_by_signal_handler
+from otel_recfn.support.logs import log
 
 V = TypeVar("V")
 
@@ -16,11 +18,12 @@ V = TypeVar("V")
 class WeakIdentityMap(Generic[V]):
     """A mapping with weak keys that are compared by identity and not by equality.
 
-    A WeakKeyDictionary can't hold modules with ``__eq__`` and no ``__hash__``; in a dict of ids, new objects have dead ones'
-    ids.
+    A WeakKeyDictionary can't hold modules with ``__eq__`` and no ``__hash__``; in a dict of ids,
+    new objects have dead ones' ids.
 
-    ``get`` and ``set`` from any thread. ``on_death(value)``, called when a key has gone, must take no lock: it may come
-    anywhere."""
+    ``get`` and ``set`` from any thread. ``on_death(value)``, called when a key has gone, must take
+    no lock: it may come anywhere.
+    """
 
     def __init__(self, on_death: Callable[[V], None] | None = None) -> None:
         self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}
@@ -54,27 +57,49 @@ class WeakIdentityMap(Generic[V]):
         self._entries[identity] = (weakref.ref(key, forget), value)
 
 
-log = logging.getLogger("otel_recfn")
 After: TypeAlias = Callable[..., Any]
 
 
-class WrappedFunction:
-    """A wrapper around ``target``'s function ``name``, which passes the function's result through ``after``.
+class ReplacedFunction:
+    """``target``'s function ``name`` and what stands in its place, from ``install`` to ``remove``.
 
-    ``after`` gets what the function returned and its arguments, and gives what the caller gets. What it raises is logged and
-    not raised into the program, unless a signal handler of the program's raised it.
+    ``stand_in`` gets the function's name and itself, and makes what may be called like it.
+    """
+
+    def __init__(
+        self, target: Any, name: str, stand_in: Callable[[str, Callable[..., Any]], Any]
+    ) -> None:
+        self.target, self.name = target, name
+        self._had_own = name in vars(target)
+        self.original: Callable[..., Any] = getattr(target, name)
+        self.stand_in: Any = functools.update_wrapper(stand_in(name, self.original), self.original)
+
+    def install(self) -> None:
+        """Set the stand-in in the function's place."""
+        setattr(self.target, self.name, self.stand_in)
+
+    def remove(self) -> None:
+        """Give the function back, unless somebody wrapped the stand-in, which then stays."""
+        if vars(self.target).get(self.name) is not self.stand_in:
+            return
+        if self._had_own:
+            setattr(self.target, self.name, self.original)
+        else:
+            delattr(self.target, self.name)
+
+
+class WrappedFunction(ReplacedFunction):
+    """A wrapper around ``target``'s function ``name``, which passes the function's result through
+    ``after``.
+
+    ``after`` gets what the function returned and its arguments, and gives what the caller gets.
+    What it raises is logged and not raised into the program, unless a signal handler of the
+    program's raised it.
     """
 
     def __init__(self, target: Any, name: str, after: After) -> None:
-        self.target, self.name, self.active = target, name, True
-        self._had_own = name in vars(target)
-        self.original: Callable[..., Any] = getattr(target, name)
-        self._after = after
-        self._wrapper = functools.update_wrapper(functools.partial(self._watched), self.original)
-
-    def install(self) -> None:
-        """Set the wrapper in the function's place."""
-        setattr(self.target, self.name, self._wrapper)
+        self.active, self._after = True, after
+        super().__init__(target, name, lambda _name, _original: functools.partial(self._watched))
 
     def _watched(self, *args: Any, **kwargs: Any) -> Any:
         result = self.original(*args, **kwargs)
@@ -89,11 +114,8 @@ class WrappedFunction:
             return result
 
     def remove(self) -> None:
-        """Remove the wrapper; if somebody wrapped the function after us, it only passes calls on."""
+        """Remove the wrapper; if somebody wrapped the function after us, it only passes calls
+        on.
+        """
         self.active = False
-        if vars(self.target).get(self.name) is not self._wrapper:
-            return
-        if self._had_own:
-            setattr(self.target, self.name, self.original)
-        else:
-            delattr(self.target, self.name)
+        super().remove()

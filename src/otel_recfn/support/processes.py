@@ -1,18 +1,23 @@
-"""The place of this process in its program (launched, a child, a rank), and what children get that aren't forked.
+"""The place of this process in its program (launched, a child, a rank), and what children get that
+aren't forked.
 
-    parent   Process.start() ► multiprocessing.spawn.get_preparation_data() ◄ our entry is added to what it returns
+    parent   Process.start() ► multiprocessing.spawn.get_preparation_data()
+             ◄ our entry is added to what it returns
     child    the entry is unpickled, first of all, into ``multiprocessing.spawn``
              ► the main module is imported, the target and its arguments are unpickled
-             ► ``begin``, before Process._bootstrap(): the instrumentor starts as opentelemetry-instrument starts it
+             ► ``begin``, before Process._bootstrap(): the instrumentor starts as
+             opentelemetry-instrument starts it
 
-So every way by which multiprocessing starts a child works, but a fork, which needs none of this: spawn and the fork server,
-also one that was started earlier, pools, ``concurrent.futures``, ``torch.multiprocessing``. The child may not be able to import
-this package when it unpickles the entry, as it gets its parent's ``sys.path`` only then. So the entry is text that Python's
-``exec`` takes, and holds nothing but objects of Python's own. Recording doesn't begin before the target does: the settings may
-hold objects of the main module's classes, a sink or a hook.
+So every way by which multiprocessing starts a child works, but a fork, which needs none of this:
+spawn and the fork server, also one that was started earlier, pools, ``concurrent.futures``,
+``torch.multiprocessing``. The child may not be able to import this package when it unpickles the
+entry, as it gets its parent's ``sys.path`` only then. So the entry is text that Python's ``exec``
+takes, and holds nothing but objects of Python's own. Recording doesn't begin before the target
+does: the settings may hold objects of the main module's classes, a sink or a hook.
 
-``spawn.get_preparation_data`` and ``Process._bootstrap`` are details of multiprocessing that nobody promises;
-``tests/integration/test_spawned_children.py`` notices when they change. Without them, such children aren't recorded.
+``spawn.get_preparation_data`` and ``Process._bootstrap`` are details of multiprocessing that nobody
+promises; ``tests/integration/test_spawned_children.py`` notices when they change. Without them,
+such children aren't recorded.
 """
 
 from __future__ import annotations
@@ -32,17 +37,39 @@ RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
-MOST_DIGITS = 9
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+MAX_DIGITS = 9
 _imported_in = os.getpid()
+
+
+def _launch_id() -> str:
+    """An id that the ranks share which one torchrun has launched on this machine; else one of this
+    process alone.
+
+    Each launch, and each restart, has a new folder for its workers' error files:
+    ``.../attempt_0/<local rank>/error.json``. Its other variables may be the same the next time:
+    the run's id is ``none`` unless somebody gives one, the port a fixed one.
+    """
+    launch = os.path.dirname(os.path.dirname(os.environ.get(ERROR_FILE, "")))
+    if "TORCHELASTIC_RUN_ID" not in os.environ or not os.path.basename(launch).startswith(
+        "attempt_"
+    ):
+        return os.urandom(8).hex()
+    from hashlib import sha256  # behind torchrun alone, as it takes a millisecond
+
+    return sha256(os.fsencode(launch)).hexdigest()[:16]
+
+
+_run_id = _launch_id()
 
 SPAWN = "multiprocessing.spawn"
 FUNCTION = "get_preparation_data"
 ENTRY = "otel_recfn"
-GIVEN = "_given_by_otel_recfn"
+INHERITED = "_given_by_otel_recfn"
 ARRIVES = f"""
 def arrive():
     from multiprocessing import process, spawn
-    spawn.{GIVEN} = given
+    spawn.{INHERITED} = given
     bootstrap = process.BaseProcess._bootstrap
     def begin_and_bootstrap(*args, **kwargs):
         try:
@@ -59,9 +86,13 @@ try:
 except Exception:  # another multiprocessing: the child runs all the same
     pass
 """
-Given = Mapping[str, Any]
-"""The settings that a child gets, in Python's own objects alone. ``starts``: the module whose ``start_in_child`` is called.
-``span``: the values of a ``SpanOfParent``, or None. ``is_first``: whether it logs for all children. Others are the module's."""
+Inherited = Mapping[str, Any]
+"""The settings that a child gets, in Python's own objects alone.
+
+``starts``: the module whose ``start_in_child`` is called. ``span``: the values of a
+``ParentProcessSpan``, or None. ``run``: the ``run_id``. ``is_first``: whether it logs for all
+children. Others are the module's.
+"""
 
 
 class WorkerProcess(NamedTuple):
@@ -69,11 +100,11 @@ class WorkerProcess(NamedTuple):
 
     name: str
     """The name of the work."""
-    of_one_caller: bool
+    single_caller: bool
     """Whether it lives only for the span in which it was begun; else others use it later, too."""
 
 
-class SpanOfParent(NamedTuple):
+class ParentProcessSpan(NamedTuple):
     """The span that was current where a child was started."""
 
     trace_id: int
@@ -85,18 +116,32 @@ class SpanOfParent(NamedTuple):
 # --- this process
 
 
+def run_id() -> str:
+    """The id of this run of the program, which its children take over, and ranks of one launch by
+    torchrun share.
+
+    A fork has it with its memory, other children get it with the settings.
+    """
+    inherited = inherited_here()
+    return str(inherited["run"]) if inherited is not None else _run_id
+
+
 def is_child() -> bool:
-    """Whether a process of this program made this one, by multiprocessing, or by a fork after this package was imported."""
+    """Whether a process of this program made this one, by multiprocessing, or by a fork after
+    this package was imported.
+    """
     processes = sys.modules.get("multiprocessing.process")
     has_parent = processes is not None and processes.parent_process() is not None
     return os.getpid() != _imported_in or has_parent or is_beginning()
 
 
 def is_beginning() -> bool:
-    """Whether multiprocessing is making this process, and may not have set its parent, as it does after loading the target."""
+    """Whether multiprocessing is making this process, and may not have set its parent, as it
+    does after loading the target.
+    """
     processes = sys.modules.get("multiprocessing.process")
     is_inheriting = processes is not None and hasattr(processes.current_process(), "_inheriting")
-    return is_inheriting or given_here() is not None
+    return is_inheriting or inherited_here() is not None
 
 
 def number_of(variables: Iterable[str]) -> int | None:
@@ -106,14 +151,15 @@ def number_of(variables: Iterable[str]) -> int | None:
         (
             int(text)
             for text in texts
-            if text.isdecimal() and text.isascii() and len(text) <= MOST_DIGITS
+            if text.isdecimal() and text.isascii() and len(text) <= MAX_DIGITS
         ),
         None,
     )
 
 
 def addition(child: bool = False) -> str:
-    """The addition to names of this process's files that no other process of the program has; empty for the launched one.
+    """The addition to names of this process's files that no other process of the program has; empty
+    for the launched one.
 
     ``child``: it is known to be a child.
     """
@@ -127,45 +173,49 @@ def addition(child: bool = False) -> str:
 # --- what the parent gave, in a child that wasn't forked
 
 
-def given_here() -> Given | None:
+def inherited_here() -> Inherited | None:
     """The data that the parent gave; None if this is no such child."""
-    return getattr(sys.modules.get(SPAWN), GIVEN, None)
+    return getattr(sys.modules.get(SPAWN), INHERITED, None)
 
 
 def logs_for_all_children() -> bool:
-    """Whether it is this process that says what holds for all children of a program: the first of them, or no such child."""
-    given = given_here()
-    return given is None or given["is_first"] is True
+    """Whether it is this process that says what holds for all children of a program: the first
+    of them, or no such child.
+    """
+    inherited = inherited_here()
+    return inherited is None or inherited["is_first"] is True
 
 
-def span_of_parent() -> SpanOfParent | None:
+def parent_process_span() -> ParentProcessSpan | None:
     """The span that was current where this process was started, if it is such a child."""
-    given = given_here()
-    span = given["span"] if given is not None else None
-    return SpanOfParent(*span) if span is not None else None
+    inherited = inherited_here()
+    span = inherited["span"] if inherited is not None else None
+    return ParentProcessSpan(*span) if span is not None else None
 
 
-def span_around_thread() -> SpanOfParent | None:
-    """The span of the parent in which the main thread of such a child began. Other threads began in none."""
-    around = span_of_parent()
-    is_main = (
-        around is not None and threading.get_ident() == threading.main_thread().ident
-    )  # current_thread() may make one
-    return around if is_main else None
+def thread_inherited_span() -> ParentProcessSpan | None:
+    """The span of the parent in which the main thread of such a child began.
+
+    Other threads began in none.
+    """
+    inherited_span = parent_process_span()
+    # Current_thread() may make one.
+    is_main = inherited_span is not None and threading.get_ident() == threading.main_thread().ident
+    return inherited_span if is_main else None
 
 
 def begin() -> None:
     """Start recording as the parent does, in a child, once."""
     global _begun
-    given = given_here()
-    if given is None or _begun:
+    inherited = inherited_here()
+    if inherited is None or _begun:
         return
     _begun = True
     context = sys.modules.get("opentelemetry.context")
     if context is not None:  # a fork server may have asked already what is current here
         context.detach(context.attach(context.get_current()))
     try:
-        import_module(given["starts"]).start_in_child(given)
+        import_module(inherited["starts"]).start_in_child(inherited)
     except Exception:  # the program goes on
         logging.getLogger("otel_recfn").exception(
             "otel-recfn could not start in this child process; it is not recorded"
@@ -174,52 +224,60 @@ def begin() -> None:
 
 # --- what its own children get
 
-_give: Callable[[], Given] | None = None
+_make_inherited: Callable[[], Inherited] | None = None
 """A function that makes what children get; None: nothing."""
 _wrapper: WrappedFunction | None = None
-_gave = _begun = False
+_passed_once = _begun = False
 
 
 class _Entry:
     """An entry of the preparation data."""
 
-    def __init__(self, given: Given) -> None:
-        self._given = given
+    def __init__(self, inherited: Inherited) -> None:
+        self._inherited = inherited
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[str, dict[str, Any]]]:
-        global _gave
-        is_first, _gave = not _gave and logs_for_all_children(), True
-        return exec, (ARRIVES, {"given": {**self._given, "is_first": is_first}})
+        global _passed_once
+        is_first, _passed_once = not _passed_once and logs_for_all_children(), True
+        return exec, (ARRIVES, {"given": {**self._inherited, "is_first": is_first}})
 
 
-def hand_over(give: Callable[[], Given]) -> None:
-    """Hand over what ``give`` returns, and the current span, to this process's children from now on; see ``watch``."""
-    global _give
-    _give = give
+def pass_to_children(make_inherited: Callable[[], Inherited]) -> None:
+    """Hand over what ``make_inherited`` returns, and the current span, to this process's children
+    from now on; see ``watch``.
+    """
+    global _make_inherited
+    _make_inherited = make_inherited
 
 
 def watch() -> None:
-    """Watch the children that multiprocessing starts, if it is imported and somebody hands something over."""
+    """Watch the children that multiprocessing starts, if it is imported and somebody hands
+    something over.
+    """
     global _wrapper
     spawn = sys.modules.get(SPAWN)
-    if _give is not None and _wrapper is None and callable(getattr(spawn, FUNCTION, None)):
+    if (
+        _make_inherited is not None
+        and _wrapper is None
+        and callable(getattr(spawn, FUNCTION, None))
+    ):
         _wrapper = WrappedFunction(spawn, FUNCTION, _with_entry)
         _wrapper.install()
 
 
 def stop() -> None:
     """Hand over nothing any more."""
-    global _give, _wrapper
-    _give = None
+    global _make_inherited, _wrapper
+    _make_inherited = None
     if _wrapper is not None:
         _wrapper.remove()
         _wrapper = None
 
 
 def _with_entry(data: Any, *_arguments: Any, **_keywords: Any) -> Any:
-    give = _give
-    if give is not None and isinstance(data, dict):
-        data[ENTRY] = _Entry({**give(), "span": _current_span()})
+    make_inherited = _make_inherited
+    if make_inherited is not None and isinstance(data, dict):
+        data[ENTRY] = _Entry({**make_inherited(), "span": _current_span(), "run": run_id()})
     return data
 
 
@@ -236,5 +294,5 @@ def _current_span() -> tuple[int, int, int, str] | None:
                 int(context.trace_flags),
                 context.trace_state.to_header(),
             )
-    around = span_around_thread()
-    return tuple(around) if around is not None else None  # type: ignore[return-value]
+    inherited_span = thread_inherited_span()
+    return tuple(inherited_span) if inherited_span is not None else None  # type: ignore[return-value]

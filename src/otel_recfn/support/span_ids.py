@@ -1,13 +1,16 @@
-"""Span ids from event ids, so that a child can name its parent's span before the parent's row was seen.
+"""Span ids from event ids, so that a child can name its parent's span before the parent's row was
+seen.
 
     span id = mix(event id XOR key)
 
-``mix`` is a bijection of 64 bits: an xor with the own upper half and a multiplication by an odd number, each of which can be
-undone, twice. Different events therefore have different span ids. Since ``mix(0) == 0``, the only input that would give the
-invalid span id 0 is the key itself; the key has its top bit set and event ids are below 2**63, so it never occurs.
+``mix`` is a bijection of 64 bits: an xor with the own upper half and a multiplication by an odd
+number, each of which can be undone, twice. Different events therefore have different span ids.
+Since ``mix(0) == 0``, the only input that would give the invalid span id 0 is the key itself; the
+key has its top bit set and event ids are below 2**63, so it never occurs.
 
-The key is random per process, and anew in a forked child: the n-th event of two processes in one trace have unrelated ids.
-It doesn't come from ``random``, which programs seed alike in every process.
+The key is random per process, and anew in a forked child: the n-th event of two processes in one
+trace have unrelated ids. It doesn't come from ``random``, which programs seed alike in every
+process.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ _key = 0
 
 
 def rekey() -> None:
-    """Make span ids that have nothing to do with those before, by a random key with its top bit set."""
+    """Make span ids that have nothing to do with those before, by a random key with its top bit
+    set.
+    """
     global _key
     _key = secrets.randbits(63) | 1 << 63
 

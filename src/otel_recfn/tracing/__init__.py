@@ -5,7 +5,12 @@ graph = trace(model, x)
 print(graph)
 """
 
-from otel_recfn.errors import TraceError
-from otel_recfn.tracing.graph import Graph, Node, Source, Value, trace
+from otel_recfn.errors import RecorderUnavailable, TraceError
+from otel_recfn.support.native_part import placeholders
+
+try:
+    from otel_recfn.tracing.graph import Graph, Node, Source, Value, trace
+except RecorderUnavailable:  # the other names can be imported, and raise when they are used
+    globals()["__getattr__"] = placeholders(["Graph", "Node", "Source", "Value", "trace"])
 
 __all__ = ["Graph", "Node", "Source", "TraceError", "Value", "trace"]

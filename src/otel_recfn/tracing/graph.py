@@ -4,10 +4,12 @@
       %2 : float32(4, 2) = aten::mm(%0, %1)  # model.py:12
       return (%2)
 
-Constants and lists are nodes of their own, by PyTorch's names: ``prim::Constant``, ``prim::ListConstruct``.
+Constants and lists are nodes of their own, by PyTorch's names: ``prim::Constant``,
+``prim::ListConstruct``.
 
-``trace(fn, *args)`` runs a function and records into a graph which operators it calls through generated wrappers. A node is
-inserted before its operator runs, and is given its outputs after that (source: PyTorch's ``tracer.cpp``).
+``trace(fn, *args)`` runs a function and records into a graph which operators it calls through
+generated wrappers. A node is inserted before its operator runs, and is given its outputs after that
+(source: PyTorch's ``tracer.cpp``).
 """
 
 from __future__ import annotations
@@ -73,10 +75,10 @@ class Node:
     source: Source | None = None
 
     def __str__(self) -> str:
-        given = ", ".join(each.declared for each in self.outputs)
-        text = f"{given} = {self.kind}" if given else self.kind
+        outputs_text = ", ".join(each.declared for each in self.outputs)
+        text = f"{outputs_text} = {self.kind}" if outputs_text else self.kind
         text += (
-            f"[value={_shown(self.constant)}]()"
+            f"[value={_text(self.constant)}]()"
             if self.kind == CONSTANT
             else f"({', '.join(map(str, self.inputs))})"
         )
@@ -93,7 +95,10 @@ class Node:
 
 @dataclass(eq=False)
 class Graph:
-    """The graph of a traced function. Graphs are equal if the same operators were called with the same values."""
+    """The graph of a traced function.
+
+    Graphs are equal if the same operators were called with the same values.
+    """
 
     inputs: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
@@ -129,7 +134,8 @@ def type_text(value: Any) -> str:
     """A tensor's dtype and shape; else the name of the type."""
     try:
         if is_tensor(value):
-            return f"{str(value.dtype).removeprefix('torch.')}({', '.join(str(int(size)) for size in value.shape)})"
+            sizes = ", ".join(str(int(size)) for size in value.shape)
+            return f"{str(value.dtype).removeprefix('torch.')}({sizes})"
     except Exception:  # a lazy or exotic tensor of the program's may refuse
         pass
     return type(value).__name__
@@ -143,7 +149,7 @@ def is_tensor(value: Any) -> bool:
         return False
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     if is_tensor(value):
         return f"<{type_text(value)}>"
     try:
@@ -153,7 +159,9 @@ def _shown(value: Any) -> str:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two constants, whose types are the same, are equal in all elements, or written the same."""
+    """Whether two constants, whose types are the same, are equal in all elements, or written the
+    same.
+    """
     try:
         if one is other or not is_tensor(one):
             return one is other or repr(one) == repr(other)
@@ -176,16 +184,19 @@ PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 
 def trace(fn: Callable[..., Any], /, *args: Any, force_outplace: bool = False) -> Graph:
-    """Call ``fn(*args)`` in this thread, and record the operators that it calls through generated wrappers.
+    """Call ``fn(*args)`` in this thread, and record the operators that it calls through generated
+    wrappers.
 
-    The tensors in ``args`` (what has a ``shape`` and a ``dtype``) are the graph's inputs; other values are constants in it, as
-    are tensors that come from elsewhere. Work that the function hands to other threads is recorded where it takes along this
-    thread's ``ThreadLocalState`` (``propagate`` does). A trace inside a trace has only a graph of its own.
+    The tensors in ``args`` (what has a ``shape`` and a ``dtype``) are the graph's inputs; other
+    values are constants in it, as are tensors that come from elsewhere. Work that the function
+    hands to other threads is recorded where it takes along this thread's ``ThreadLocalState``
+    (``propagate`` does). A trace inside a trace has only a graph of its own.
 
     Args:
         fn: a function. What it raises goes on to the caller.
         args: for it.
-        force_outplace: record operators that write in place, or into ``out``, as those that return their results.
+        force_outplace: record operators that write in place, or into ``out``, as those that return
+            their results.
 
     Raises:
         TraceError: ``fn`` returned a generator or coroutine, which hasn't run.
@@ -196,7 +207,8 @@ def trace(fn: Callable[..., Any], /, *args: Any, force_outplace: bool = False) -
         result = fn(*args)
         if inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.isawaitable(result):
             raise TraceError(
-                f"fn returned a {type(result).__name__}, which has not run yet; trace a function that runs it"
+                f"fn returned a {type(result).__name__}, which has not run yet; trace a function"
+                " that runs it"
             )
         tracer.finish(result)
     return tracer.graph
@@ -221,7 +233,10 @@ class TracerWarning(UserWarning):
 
 
 class Tracer:
-    """A recorder of one graph, for all threads that were given it. ``force_outplace``: as in ``trace``."""
+    """A recorder of one graph, for all threads that were given it.
+
+    ``force_outplace``: as in ``trace``.
+    """
 
     def __init__(self, force_outplace: bool = False) -> None:
         self.graph = Graph()
@@ -241,7 +256,8 @@ class Tracer:
     def insert(
         self, kind: str, inputs: Iterable[tuple[str, Any]], frame: FrameType | None
     ) -> Node | None:
-        """Insert a node with these inputs by name; what is no value of the graph yet is inserted as a constant before it.
+        """Insert a node with these inputs by name; what is no value of the graph yet is inserted as
+        a constant before it.
 
         Returns None after the trace.
         """
@@ -265,8 +281,15 @@ class Tracer:
             if node is not None and self.open:
                 node.outputs = [self._output(each, node.source) for each in results]
 
-    def warn_of_others(self, operator: str, written: Any) -> None:
-        """Warn if somebody else uses the data that an operator writes, while the graph has it return a result instead."""
+    def warn_about_others(self, operator: str, written: Any) -> None:
+        """Warn if somebody else uses the data that an operator writes, while the graph has it
+        return a result instead.
+
+        Args:
+            operator: its name in PyTorch's C++ API, with the namespace: ``aten::add_``,
+                ``aten::abs_out``.
+            written: what it writes.
+        """
         if not self.force_outplace or not is_tensor(written):
             return
         data = _data(written)
@@ -276,8 +299,8 @@ class Tracer:
             )
         if others and data is not None:
             warnings.warn(
-                f"{others} other tensors share the data that {operator} writes in place; the graph returns a new one instead, "
-                "so these don't change in it. Write to a copy",
+                f"{others} other tensors share the data that {operator} writes in place; the graph"
+                " returns a new one instead, so these don't change in it. Write to a copy",
                 TracerWarning,
                 stacklevel=4,
             )
@@ -305,7 +328,9 @@ class Tracer:
         return value
 
     def _value(self, thing: Any, source: Source | None) -> Value:
-        """The value of an input; a new constant if there is none, or a node that makes it of its parts."""
+        """The value of an input; a new constant if there is none, or a node that makes it of its
+        parts.
+        """
         if isinstance(thing, dict):
             return self._made_of(
                 DICT, [each for pair in thing.items() for each in pair], "dict", source
@@ -355,27 +380,30 @@ def _leaves(thing: Any) -> Iterator[Any]:
 
 
 class KnownValues:
-    """The values of objects, by identity. Objects without weak references are kept until the trace ends."""
+    """The values of objects, by identity.
+
+    Objects without weak references are kept until the trace ends.
+    """
 
     def __init__(self) -> None:
         self._weak: WeakIdentityMap[Value] = WeakIdentityMap()
-        self._kept: dict[int, tuple[Any, Value]] = {}
+        self._values: dict[int, tuple[Any, Value]] = {}
 
     def get(self, thing: Any) -> Value | None:
         """The object's value, or None."""
-        kept = self._kept.get(id(thing))
-        return kept[1] if kept is not None else self._weak.get(thing)
+        entry = self._values.get(id(thing))
+        return entry[1] if entry is not None else self._weak.get(thing)
 
     def set(self, thing: Any, value: Value) -> None:
         """Set the object's value to what wrote to it last."""
         try:
             self._weak.set(thing, value)
         except TypeError:  # numpy's scalars, for instance
-            self._kept[id(thing)] = (thing, value)
+            self._values[id(thing)] = (thing, value)
 
     def living(self) -> list[Any]:
         """The objects that live now."""
-        return [*self._weak.living(), *(thing for thing, _ in self._kept.values())]
+        return [*self._weak.living(), *(thing for thing, _ in self._values.values())]
 
 
 def _data(tensor: Any) -> tuple[str, int] | None:
@@ -383,9 +411,8 @@ def _data(tensor: Any) -> tuple[str, int] | None:
     try:
         if hasattr(tensor, "untyped_storage"):
             address = tensor.untyped_storage().data_ptr()
-            return (
-                ("storage", address) if address else None
-            )  # tensors without memory have no address
+            # Tensors without memory have no address.
+            return ("storage", address) if address else None
         if not hasattr(tensor, "__array_interface__"):
             return None
         while getattr(tensor, "base", None) is not None:

@@ -1,12 +1,15 @@
-"""The runtime of generated modules: where the operators of a schema file are found, and what their wrappers do with calls.
+"""The runtime of generated modules: where the operators of a schema file are found, and what their
+wrappers do with calls.
 
-_LIB_mylib = Library("mylib", "mylib.kernels:FUNCTIONS")
-_OP_add = _LIB_mylib.operator("add", "", {"self": "Tensor", "other": "Tensor"}, ("Tensor",), Recorded("add"))
+    _LIB_mylib = Library("mylib", "mylib.kernels:FUNCTIONS")
+    _OP_add = _LIB_mylib.operator(
+        "add", "", {"self": "Tensor", "other": "Tensor"}, ("Tensor",), Recorded("add")
+    )
 
-def add(self, other):
-    if not Watched.now:
-        return _OP_add.target(self, other)
-    return _OP_add.observed((self, other), {})
+    def add(self, other):
+        if not Watched.now:
+            return _OP_add.target(self, other)
+        return _OP_add.observed((self, other), {})
 
 Operators of a library are
 
@@ -98,7 +101,9 @@ class Operator:
     target: Callable[..., Any]
     """The operator itself."""
     _sequence_nr: Callable[[], int]
-    """A function that gives the sequence number of the operator that is called next in this thread."""
+    """A function that gives the sequence number of the operator that is called next in this
+    thread.
+    """
     _node: Recorded | None
     """None if calls are not recorded in graphs."""
 
@@ -140,7 +145,9 @@ class Operator:
         return result
 
     def _recorded(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the operator in a range for the recorder alone, which takes half as long as a RecordFunction."""
+        """Call the operator in a range for the recorder alone, which takes half as long as a
+        RecordFunction.
+        """
         shapes, dtypes = (
             input_texts((*args, *kwargs.values()))
             if recorder.extras & SHAPES and (args or kwargs)
@@ -179,16 +186,18 @@ class Operator:
         kwargs: dict[str, Any],
     ) -> Any:
         """Insert the node, call the operator with tracing off, then give the node its outputs."""
-        given = dict(zip(self._arguments, (*args, *kwargs.values()), strict=True))
-        shown = (
+        named_arguments = dict(zip(self._arguments, (*args, *kwargs.values()), strict=True))
+        described = (
             recorded.out_of_place
             if tracer.force_outplace and recorded.out_of_place is not None
             else recorded
         )
-        kind = f"{self.name.partition('::')[0]}::{shown.kind}"
-        node = tracer.insert(kind, self._inputs(shown, given), _caller())
+        kind = f"{self.name.partition('::')[0]}::{described.kind}"
+        node = tracer.insert(kind, self._inputs(described, named_arguments), _caller())
         if recorded.guarded:
-            tracer.warn_of_others(self.name, given[recorded.guarded])
+            tracer.warn_about_others(
+                self._name_in_cpp(recorded.guarded), named_arguments[recorded.guarded]
+            )
         state.tracer = None
         try:
             result = self.target(*args, **kwargs)
@@ -196,28 +205,43 @@ class Operator:
             state.tracer = tracer
         written = recorded.outputs
         tracer.set_outputs(
-            node, self._results(result) if written is None else [given[name] for name in written]
+            node,
+            self._results(result)
+            if written is None
+            else [named_arguments[name] for name in written],
         )
         return result
 
+    def _name_in_cpp(self, written: str) -> str:
+        """The name that PyTorch's C++ API has for an operator that writes this argument: an out
+        variant's says so.
+        """
+        return self.name if written == "self" else f"{self.name}_out"
+
     def _results(self, result: Any) -> Sequence[Any]:
-        """The results: several come as a tuple or list, which is one result if the schema has one."""
+        """The results: several come as a tuple or list, which is one result if the schema has
+        one.
+        """
         if result is None:
             return ()
         return result if len(self._returns) > 1 and isinstance(result, tuple | list) else (result,)
 
-    def _inputs(self, recorded: Recorded, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    def _inputs(
+        self, recorded: Recorded, named_arguments: Mapping[str, Any]
+    ) -> Iterator[tuple[str, Any]]:
         for each in self._arguments if recorded.inputs is None else recorded.inputs:
             if isinstance(each, str):
-                yield each, _as_declared(given[each], self._arguments[each])
+                yield each, _as_declared(named_arguments[each], self._arguments[each])
             elif isinstance(each, Constant):
                 yield each
             else:
-                yield each.name, _option(given[each.argument], each.option)
+                yield each.name, _option(named_arguments[each.argument], each.option)
 
 
 def _as_declared(value: Any, type_: str) -> Any:
-    """The argument as its schema declares it: one number may be given for a list, and a tuple for a list."""
+    """The argument as its schema declares it: one number may be given for a list, and a tuple
+    for a list.
+    """
     declared = type_.removesuffix("?")
     if not declared.endswith("]") or value is None:
         return value
@@ -259,7 +283,8 @@ class Library:
 
     Args:
         namespace: theirs.
-        operators: where they are found, see above; or that as a text, ``module:attribute``, which is imported here.
+        operators: where they are found, see above; or that as a text, ``module:attribute``, which
+            is imported here.
         sequence_nr: gives the sequence number of the operator that is called next in this thread.
     """
 
@@ -278,7 +303,10 @@ class Library:
         returns: tuple[str, ...],
         node: Recorded | None = None,
     ) -> Operator:
-        """An operator of this library. Arguments and returns with their types as schemas write them; see Operator."""
+        """An operator of this library.
+
+        Arguments and returns with their types as schemas write them; see Operator.
+        """
         target = self._find(name, overload) or self._find_when_called(name, overload)
         return Operator(
             f"{self.namespace}::{name}",
@@ -323,7 +351,9 @@ class Library:
             yield full
 
     def _find_when_called(self, name: str, overload: str) -> Callable[..., Any]:
-        """A function that looks for an operator when it is called, as its module may import the wrappers."""
+        """A function that looks for an operator when it is called, as its module may import the
+        wrappers.
+        """
 
         found: Callable[..., Any] | None = None
 

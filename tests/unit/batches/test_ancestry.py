@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.batches.selection import Selected, Selection
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, RecordScope, make_event_id
@@ -35,7 +35,10 @@ class View:
 
 
 class Recording:
-    """Ranges, drained as a session does it for several captures. Their parents are earlier ones: any, or undrained ones."""
+    """Ranges, drained as a session does it for several captures.
+
+    Their parents are earlier ones: any, or undrained ones.
+    """
 
     def __init__(self, mask: int, any_parent: bool) -> None:
         self.any_parent = any_parent
@@ -45,7 +48,7 @@ class Recording:
         self.untold: list[dict[str, Any]] = []
         self.views = [View(mask, 0, Selection(Selected(scopes=mask)))]
 
-    def begin(self, scope: int, thread: int, parent: int) -> None:
+    def begin(self, scope: int, thread: int, parent: int, *, in_span: bool = False) -> None:
         wanted = 0
         for view in self.views:
             wanted |= view.mask
@@ -55,6 +58,7 @@ class Recording:
         around = rows[parent % len(rows)] if rows and parent else None
         event_id = make_event_id(THREADS[thread].number, len(self.rows) + 1)
         parent_id, root = (around["event_id"], around["root"]) if around else (0, event_id)
+        root = event_id if in_span else root
         row = {
             "event_id": event_id,
             "scope": SCOPES[scope],
@@ -64,7 +68,7 @@ class Recording:
         }
         self.rows.append({**row, "start_ns": BASE_NS + len(self.rows)})
         self.open.append(self.rows[-1])
-        if not parent_id:
+        if root == event_id:
             self.untold.append(
                 {
                     "event_id": event_id,
@@ -88,11 +92,11 @@ class Recording:
         for view in self.views:
             if len(self.views) == 1:
                 view.batches.append(_without_copies(batch))
-                view.selection.go_on_after(batch)
+                view.selection.continue_after(batch)
             else:
                 view.batches.append(view.selection.view(batch))
         self.views.append(View(mask, len(self.rows), Selection(Selected(scopes=mask))))
-        self.views[-1].selection.begin_after(batch)
+        self.views[-1].selection.start_after(batch)
 
     def finish(self) -> None:
         while self.open:
@@ -124,6 +128,17 @@ class Recording:
             row["event_id"]: nearest(row["parent"]) for row in self.rows if seen(row["event_id"])
         }
 
+    def with_spans_between(self, view: View) -> set[int]:
+        """The ranges that a span is between, and what is around them in the view."""
+        parents, found = view.parents(), set[int]()
+        by_id = {row["event_id"]: row for row in self.rows}
+        for event_id, parent in parents.items():
+            each = by_id[event_id]
+            while each["root"] != each["event_id"] and each["parent"] != parent:
+                each = by_id[each["parent"]]
+            found |= {event_id} if each["root"] == each["event_id"] else set()
+        return found
+
 
 def _without_copies(batch: Batch) -> Batch:
     return batch.take(slice(batch.closed), opened=batch.opened)
@@ -140,10 +155,11 @@ def check_forest(view: View) -> None:
             assert event.root in told, "a row came before its root was announced"
     assert sum(len(batch) for batch in view.batches) == len(parents), "a range came twice"
     assert len(told) == len(set(told)), "a range was announced twice"
-    assert set(told) == {event_id for event_id, parent in parents.items() if not parent}
+    assert set(told) == {event_id for event_id, root in roots.items() if root == event_id}
     for event_id, parent in parents.items():
         assert not parent or parent in parents, "an orphan"
-        assert roots[event_id] == (roots[parent] if parent else event_id)
+        assert roots[event_id] in (event_id, roots.get(parent))
+        assert parent or roots[event_id] == event_id
 
 
 masks = st.sampled_from(
@@ -160,7 +176,12 @@ steps = st.lists(
             st.integers(0, 1),
             st.one_of(st.just(0), st.just(-1), st.integers(1, 60)),
         ),
-        st.tuples(st.just("begin"), st.integers(0, 2), st.integers(0, 1), st.just(-1)),
+        st.tuples(
+            st.sampled_from(["begin", "begin in span"]),
+            st.integers(0, 2),
+            st.integers(0, 1),
+            st.just(-1),
+        ),
         st.tuples(st.just("end"), st.integers(-1, 60)),
         st.tuples(st.just("drain")),
         st.tuples(st.just("join"), masks),
@@ -172,7 +193,10 @@ steps = st.lists(
 def record(mask: int, taken: list[tuple[Any, ...]], any_parent: bool = True) -> Recording:
     recording = Recording(mask, any_parent)
     for name, *arguments in taken:
-        getattr(recording, name)(*arguments)
+        if name == "begin in span":
+            recording.begin(*arguments, in_span=True)
+        else:
+            getattr(recording, name)(*arguments)
     recording.finish()
     return recording
 
@@ -185,6 +209,9 @@ def test_a_view_has_the_nearest_seen_ancestor_of_each_range(
     for view in recording.views:
         assert view.parents() == recording.expected(view)
         check_forest(view)
+        in_spans = recording.with_spans_between(view)
+        rows = [event for batch in view.batches for event in batch.events()]
+        assert {event.event_id for event in rows if event.root == event.event_id} == in_spans
 
 
 FORGET = [("drain",), *[("begin", 0, 1, 0), ("end", -1), ("drain",)] * 6]

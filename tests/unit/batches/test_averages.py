@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 from collections import Counter
 from typing import Any
 
@@ -9,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn import profile, record_function
 from otel_recfn.batches.averages import key_averages
+from otel_recfn.batches.profiled_events import profiled_events
 from otel_recfn.errors import SettingError
 from otel_recfn.model.events import EventFlag, RowKind, make_event_id
 
@@ -35,9 +39,8 @@ def rows_of(drawn: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
         {
             "event_id": ids[number],
             "thread": track,
-            "parent": ids[above]
-            if above < len(ids) and drawn[above][2] > spent
-            else 0,  # so that none lies in itself
+            # So that none lies in itself.
+            "parent": ids[above] if above < len(ids) and drawn[above][2] > spent else 0,
             "root": ids[number],
             "start_ns": 10_000,
             "end_ns": 10_000 + spent,
@@ -147,6 +150,46 @@ def test_averages_sum_up_by_name() -> None:
     assert sum(each.self_cpu_time_total for each in averages.values()) == pytest.approx(0.1)
 
 
+def test_a_range_alone_in_one_of_its_name_counts_as_that_one() -> None:
+    """As in torch.profiler, of which an operator that has another one of its name do the work is
+    one call.
+    """
+    rows = [
+        timed(4, 30, 40, parent=3, name="other"),
+        timed(3, 20, 50, parent=2, name="mean", shapes="[[3]]", flops=5),
+        timed(2, 10, 60, parent=1, name="mean", shapes="[[2]]"),
+        timed(1, 0, 100, name="mean", shapes="[[1]]", flops=7),
+        timed(6, 120, 130, parent=5, name="mean"),
+        timed(7, 140, 150, parent=5, name="mean"),
+        timed(5, 110, 200, name="mean"),
+    ]
+    averages = {each.key: each for each in key_averages(make_batch(rows))}
+    mean = averages["mean"]
+    assert (mean.count, mean.flops, averages["other"].count) == (4, 7, 1)
+    assert mean.cpu_time_total == pytest.approx((100 + 10 + 10 + 90) / 1000)
+    assert mean.self_cpu_time_total == pytest.approx((90 + 10 + 10 + 70) / 1000)
+    by_shape = {
+        each.input_shapes: each
+        for each in key_averages(make_batch(rows), group_by_input_shape=True)
+        if each.key == "mean"
+    }
+    assert (by_shape["[[1]]"].count, by_shape["[[1]]"].self_cpu_time_total) == (
+        1,
+        pytest.approx(0.09),
+    )
+    assert set(by_shape) == {"[[1]]", ""}
+
+
+def test_averages_go_to_other_processes() -> None:
+    with profile() as prof, record_function("work"):
+        pass
+    (average,) = prof.key_averages()
+    assert average.cpu_children == []
+    (back,) = pickle.loads(pickle.dumps(list(prof.key_averages())))
+    assert (back.key, back.count, back.cpu_time_total) == (average.key, 1, average.cpu_time_total)
+    assert (back.cpu_parent, back.cpu_children) == (None, [])
+
+
 def test_memory_counts_for_every_range_around_it() -> None:
     allocate = {"kind": RowKind.MEMORY, "name": "[memory]", "device": "cpu"}
     rows = [
@@ -164,12 +207,75 @@ def test_memory_counts_for_every_range_around_it() -> None:
     assert memory == {"inner": (70, 70), "outer": (78, 8)}
 
 
+def test_memory_of_devices_is_apart_from_that_of_the_cpu() -> None:
+    rows = [
+        timed(2, 5, 5, parent=1, kind=RowKind.MEMORY, nbytes=100, device="cpu"),
+        timed(3, 6, 6, parent=1, kind=RowKind.MEMORY, nbytes=3 << 20, device="cuda:0"),
+        timed(1, 0, 10, name="outer"),
+    ]
+    averages = key_averages(make_batch(rows))
+    [outer] = averages
+    assert (outer.cpu_memory_usage, outer.device_memory_usage, outer.self_device_memory_usage) == (
+        100,
+        3 << 20,
+        3 << 20,
+    )
+    assert re.search(r"Memory +Self Memory +Device Memory +Self Device Memory", averages.table())
+    assert re.search(r"outer .* 100 B +100 B +3.00 MiB +3.00 MiB", averages.table())
+    event = {each.name: each for each in profiled_events(make_batch(rows))}["outer"]
+    assert (event.cpu_memory_usage, event.device_memory_usage, event.self_device_memory_usage) == (
+        100,
+        3 << 20,
+        3 << 20,
+    )
+
+
 def test_the_table_sorts_and_limits() -> None:
     table = key_averages(make_batch(TREE)).table(sort_by="count", row_limit=1)
     assert "inner" in table
     assert "outer" not in table
     assert "# of Calls" in table
     assert "Memory" not in table
+
+
+def names_in(table: str) -> list[str]:
+    """The names in a table, without its head and its last line."""
+    return [line.split("  ")[0].strip() for line in table.splitlines() if re.match("[^ -]", line)][
+        1:-1
+    ]
+
+
+def test_the_table_takes_what_torchs_takes() -> None:
+    averages = key_averages(make_batch([*TREE, timed(5, 200, 300, name="n" * 100)]))
+    assert names_in(averages.table(top_level_events_only=True)) == ["outer", "n" * 77 + "..."]
+    assert names_in(averages.table(max_name_column_width=8)) == [
+        "outer",
+        "middle",
+        "inner",
+        "nnnnn...",
+    ]
+    assert names_in(averages.table(max_name_column_width=None))[-1] == "n" * 100
+    assert averages.table(header="Training").startswith("Training\n---")
+    assert "0.000ms" in averages.table(time_unit="ms")
+    assert "us" not in averages.table(time_unit="ms")
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"row_limit": "3"}, "row_limit='3' is not allowed; allowed: a whole number from -1"),
+        ({"row_limit": None}, "row_limit=None is not allowed"),
+        (
+            {"max_name_column_width": 2},
+            "max_name_column_width=2 is not allowed; allowed: a whole number from 4",
+        ),
+        ({"max_src_column_width": "wide"}, "max_src_column_width='wide' is not allowed"),
+        ({"time_unit": "min"}, "time_unit='min' is not allowed; allowed: None, s, ms, us"),
+    ],
+)
+def test_what_the_table_can_not_be_asked_for_is_refused(asked: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingError, match=told):
+        key_averages(make_batch(TREE)).table(**asked)
 
 
 def test_a_column_that_is_not_there_is_refused_with_those_that_are() -> None:

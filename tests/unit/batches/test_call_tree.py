@@ -1,4 +1,6 @@
-"""Call trees against a simple model, row by row: paths, counts, times; by name and thread; printed."""
+"""Call trees against a simple model, row by row: paths, counts, times; by name and thread;
+printed.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches import MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.batches.averages import key_averages, nesting, self_times
-from otel_recfn.batches.call_paths import CallTree
-from otel_recfn.batches.call_tree import By, tree_of_rows
+from helpers.batches import MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn.batches.averages import key_averages
+from otel_recfn.batches.build_tree import By, build_tree
+from otel_recfn.batches.call_tree import CallTree
+from otel_recfn.batches.measures import nesting, self_times
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import EventFlag, RowKind
@@ -23,9 +26,8 @@ pytestmark = pytest.mark.one_python
 
 row = st.tuples(
     st.sampled_from([MAIN_THREAD, MAIN_THREAD, WORKER_THREAD]),
-    st.integers(
-        0, 8
-    ),  # how many rows above, of those that are there, its parent stands; 0 for none
+    # How many rows above, of those that are there, its parent stands; 0 for none.
+    st.integers(0, 8),
     st.integers(0, 1 << 40) | st.integers(0, 9),
     st.sampled_from(["a", "b"]),
     st.sampled_from([EventFlag.NONE, EventFlag.NONE, EventFlag.ASYNC]),
@@ -126,7 +128,7 @@ def listed(tree: CallTree) -> dict[tuple[str, ...], tuple[Any, ...]]:
 @given(drawn=forests)
 def test_every_path_has_its_ranges(drawn: list[tuple[Any, ...]], by: By) -> None:
     batch = batch_of(drawn)
-    assert listed(tree_of_rows(batch, by)) == as_listed(paths_of(batch, by))
+    assert listed(build_tree(batch, by)) == as_listed(paths_of(batch, by))
 
 
 SMALL = [
@@ -144,26 +146,33 @@ def shown(text: str) -> list[str]:
 
 class TestText:
     def test_paths_are_indented_and_the_longest_come_first(self) -> None:
-        assert shown(str(tree_of_rows(batch_of(SMALL)))) == ["step", "  b", "    inner", "  a"]
+        assert shown(str(build_tree(batch_of(SMALL)))) == ["step", "  b", "    inner", "  a"]
 
     def test_of_few_rows_those_with_the_most_time_are_shown_with_what_they_lie_in(self) -> None:
-        text = tree_of_rows(batch_of(SMALL)).table(row_limit=2)
+        text = build_tree(batch_of(SMALL)).table(row_limit=2)
         assert shown(text) == ["step", "  b", "2"]
         assert text.endswith("2 more paths are not shown\n")
 
     def test_no_deeper_than_asked(self) -> None:
-        assert shown(tree_of_rows(batch_of(SMALL)).table(max_depth=2))[:-1] == [
+        assert shown(build_tree(batch_of(SMALL)).table(max_depth=2))[:-1] == [
             "step",
             "  b",
             "  a",
         ]
+
+    @pytest.mark.parametrize(
+        "asked", [{"row_limit": "3"}, {"max_depth": "3"}, {"max_depth": 0}, {"row_limit": True}]
+    )
+    def test_what_is_no_number_is_refused(self, asked: dict[str, Any]) -> None:
+        with pytest.raises(SettingError, match="is not allowed; allowed: a whole number from"):
+            build_tree(batch_of(SMALL)).table(**asked)
 
     def test_another_word_for_by_is_refused(self) -> None:
         with pytest.raises(
             SettingError,
             match="by='scope' is no way to group a tree; allowed: name, thread, module",
         ):
-            tree_of_rows(batch_of(SMALL), "scope")  # type: ignore[arg-type]
+            build_tree(batch_of(SMALL), "scope")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("worked_ms", "shown"), [(2, True), (8, False), (None, False)])
@@ -172,5 +181,5 @@ def test_tables_show_waiting_where_it_is_most_of_something(
 ) -> None:
     worked = {} if worked_ms is None else {"cpu_time_ns": worked_ms * 1_000_000}
     batch = make_batch([{"name": "call", "start_ns": 5, "end_ns": 5 + 10_000_000, **worked}])
-    for table in (str(tree_of_rows(batch)), key_averages(batch).table()):
+    for table in (str(build_tree(batch)), key_averages(batch).table()):
         assert ("Waited" in table, "8.000ms" in table) == (shown, shown)

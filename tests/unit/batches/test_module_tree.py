@@ -1,4 +1,6 @@
-"""The tree of modules against a model, range by range: where calls, backward passes and what is in no module are shown."""
+"""The tree of modules against a model, range by range: where calls, backward passes and what is
+in no module are shown.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches import MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.batches.averages import nesting, self_times
-from otel_recfn.batches.call_tree import MOST_DERIVATIVES, tree_of_rows
+from helpers.batches import MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn.batches.build_tree import build_tree
+from otel_recfn.batches.measures import nesting, self_times
+from otel_recfn.batches.module_tree import MAX_DERIVATIVES
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 
@@ -89,9 +92,10 @@ class Model:
             for id_, event in self.events.items()
             if (found := self._operator_of(event)) is not None
         }
+        # The first counts.
         for event in reversed(
             [event for event in self.events.values() if event.name == "MulBackward0"]
-        ):  # the first counts
+        ):
             around = self._parent(event)
             if (
                 event.event_id in self._forward
@@ -121,15 +125,34 @@ class Model:
         )
 
     def _innermost(self, event: Event | None) -> Event | None:
-        """The line or node that it is or lies in."""
-        while event is not None and not self._line(event) and event.event_id not in self._forward:
+        """The line or node that it is or lies in; None for what an optimizer's closure does."""
+        while event is not None and not self._is_line_or_node(event):
+            if self._in_closure(event):
+                return None
             event = self._parent(event)
         return event
+
+    def _is_line_or_node(self, event: Event) -> bool:
+        return bool(self._line(event)) or event.event_id in self._forward
+
+    def _in_closure(self, event: Event) -> bool:
+        around = self._parent(event)
+        while around is not None and not self._is_line_or_node(around):
+            around = self._parent(around)
+        with_gradients = event.sequence_nr >= 0 or event.name.startswith(AROUND)
+        return with_gradients and around is not None and around.name.startswith("Optimizer.")
+
+    def _inside(self, call: Event) -> Event | None:
+        """The line or node around a call that isn't an optimizer's."""
+        inside = self._innermost(self._parent(call))
+        while inside is not None and inside.name.startswith("Optimizer."):
+            inside = self._innermost(self._parent(inside))
+        return inside
 
     def shown_in(self, event: Event) -> tuple[Event | None, bool]:
         """The line that a range counts to, and whether by way of a forward range."""
         found = first = self._innermost(event)
-        for _ in range(MOST_DERIVATIVES + 1):  # a forward range may lie in its own node
+        for _ in range(MAX_DERIVATIVES + 1):  # a forward range may lie in its own node
             if found is None or self._line(found):
                 return found, found is not first
             found = self._innermost(self._forward[found.event_id])
@@ -147,7 +170,7 @@ class Model:
 
     def _is_again(self, call: Event) -> bool:
         """Whether a backward pass made the call, or one that it lies in."""
-        inside = self._innermost(self._parent(call))
+        inside = self._inside(call)
         if inside is None:
             return False
         return not self._line(inside) or (
@@ -164,15 +187,11 @@ class Model:
         return next((one for one in reversed(earlier) if not self._is_again(one)), None)
 
     def _around(self, call: Event) -> Event | None:
-        inside = self._innermost(self._parent(call))
+        inside = self._inside(call)
         if inside is None or self._line(inside):
             return inside
         before = self._before(call)
-        return (
-            self._innermost(self._parent(before))
-            if before is not None
-            else self.shown_in(inside)[0]
-        )
+        return self._inside(before) if before is not None else self.shown_in(inside)[0]
 
 
 @dataclass
@@ -219,7 +238,7 @@ def expected_of(batch: Batch) -> dict[tuple[str, ...], tuple[int, ...]]:
 
 def listed(batch: Batch) -> dict[tuple[str, ...], tuple[int, ...]]:
     found = {}
-    for one in tree_of_rows(batch, "module"):
+    for one in build_tree(batch, "module"):
         times = (
             one.cpu_time_total,
             one.self_cpu_time_total,
@@ -257,7 +276,7 @@ def test_more_derivatives_than_anybody_takes_are_in_no_module() -> None:
                 "sequence_nr": number + 1,
             }
         )
-    (line,) = tree_of_rows(
+    (line,) = build_tree(
         make_batch([{"thread": MAIN_THREAD, "start_ns": 10_000, **one} for one in rows[::-1]]),
         "module",
     )

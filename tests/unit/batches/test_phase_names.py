@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from batches import make_batch
+from helpers.batches import make_batch
 from otel_recfn.batches.stage import SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, RecordScope
@@ -28,20 +28,8 @@ def test_names(name: str, shown: str) -> None:
 
 
 def named(batch: Batch, rows: list[int]) -> Batch:
-    zeros = np.zeros(len(rows), np.int64)
-    return (
-        SpanPlan(
-            batch,
-            np.array(rows),
-            zeros.astype(np.uint64),
-            zeros,
-            zeros.astype(np.uint64),
-            zeros,
-            [],
-        )
-        .named({})
-        .batch
-    )
+    zeros, no_ids = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint64)
+    return SpanPlan(batch, np.array(rows), no_ids, no_ids, zeros, no_ids, zeros, []).named({}).batch
 
 
 def test_of_those_rows_that_are_phases() -> None:

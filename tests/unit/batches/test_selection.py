@@ -1,4 +1,6 @@
-"""A capture's view: what it asked for, since it began, with the tree closed over what it doesn't see."""
+"""A capture's view: what it asked for, since it began, with the tree closed over what it doesn't
+see.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches import BASE_NS, MAIN_THREAD, context, make_batch
-from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected, Selection, announced
+from helpers.batches import BASE_NS, MAIN_THREAD, make_batch
+from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected, Selection
 from otel_recfn.model.batch import Batch, Event
-from otel_recfn.model.columns import NO_CONTEXT
 from otel_recfn.model.events import (
     ALL_SCOPES_MASK,
     EventFlag,
@@ -161,22 +161,3 @@ def test_a_capture_sees_the_rows_of_the_sources_that_it_asks_for(data: st.DataOb
         (event.scope, event.source) for event in Selection(selected).view(thread.drain()).events()
     ]
     assert seen == [(scope, source) for scope, source in rows if selected.takes(scope, source)]
-
-
-@given(contexts=st.lists(st.integers(0, 3), max_size=20), wanted=st.frozensets(st.integers(0, 4)))
-def test_what_is_announced_in_some_contexts(contexts: list[int], wanted: frozenset[int]) -> None:
-    rows = [
-        {
-            "event_id": number + 1,
-            "start_ns": number,
-            "name": f"range {number % 3}",
-            "context": context(1, of) if of else NO_CONTEXT,
-        }
-        for number, of in enumerate(contexts)
-    ]
-    batch = make_batch(rows) if rows else make_batch([{}]).take(slice(0))
-    opened = announced(batch, np.arange(len(batch)))
-    expected = [one for one in opened if one.context in wanted]
-    assert [
-        *opened.in_contexts(np.array([index in wanted for index in range(len(batch.contexts))]))
-    ] == expected

@@ -29,7 +29,8 @@ def one(folder: Path, schema: str) -> Operator:
 def test_a_schema_in_the_model(tmp_path: Path) -> None:
     operator = one(
         tmp_path,
-        "mylib::clip_.lo(Tensor(a!) self, int[2]? from=[0,1], *, Scalar? lambda=None) -> Tensor(a!)",
+        "mylib::clip_.lo(Tensor(a!) self, int[2]? from=[0,1], *, Scalar? lambda=None) ->"
+        " Tensor(a!)",
     )
     assert str(operator.name) == "mylib::clip_.lo"
     assert (operator.name.base, operator.written, operator.kind) == ("clip", ("self",), "inplace")

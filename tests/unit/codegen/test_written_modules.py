@@ -1,4 +1,6 @@
-"""What is written: modules that linters and formatters leave alone, and files that change only where they must."""
+"""What is written: modules that linters and formatters leave alone, and files that change only
+where they must.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from helpers.timeouts import PATIENCE_S
 from otel_recfn import cli, profile
 from otel_recfn.codegen.modules import WrapperRequest, generate, stale_files, write
 from otel_recfn.errors import RecfnError, SchemaError
-from timeouts import PATIENCE_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 
@@ -56,8 +58,9 @@ def linted(folder: Path, package: str) -> str:
 def test_the_type_checker_finds_nothing(tmp_path: Path) -> None:
     write(tmp_path / "handful", generate(REQUESTS["for_python"]).texts)
     (tmp_path / "uses.py").write_text(
-        "from handful import add_Tensor, minmax, numel\n"
-        "reveal_type(minmax(1.0))\nreveal_type(numel(1.0))\nadd_Tensor(1.0, 2.0, 3)\nadd_Tensor(1.0, 2.0, alpha='3')\n"
+        "from handful import add_Tensor, minmax,"
+        " numel\nreveal_type(minmax(1.0))\nreveal_type(numel(1.0))\nadd_Tensor(1.0, 2.0,"
+        " 3)\nadd_Tensor(1.0, 2.0, alpha='3')\n"
     )
     command = [
         sys.executable,
@@ -126,7 +129,9 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 def test_defaults_that_read_the_same_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wrappers of PyTorch's operators leave out what is the default; a text is not the number that reads like it."""
+    """Wrappers of PyTorch's operators leave out what is the default; a text is not the number
+    that reads like it.
+    """
     torch = pytest.importorskip("torch")
     functions = [
         'f(Tensor x, str a="2") -> Tensor',
@@ -250,7 +255,8 @@ def test_schemas_that_python_has_no_signature_for(
 
 ODD_NAMES = """
 - func: odd::lambda(Tensor self, Tensor lambda, *, int from, int? None=None) -> Tensor
-- func: odd::and(Tensor self, int torch=1, *, MemoryFormat memory_format=contiguous_format) -> Tensor
+- func: odd::and(Tensor self, int torch=1, *,
+    MemoryFormat memory_format=contiguous_format) -> Tensor
 - func: odd::__iand__.Scalar(Tensor(a!) self, Scalar other) -> Tensor(a!)
 - func: odd::int(Tensor self, int int=1, float float=0.5, str str="a\\"b'c\\\\") -> int
 - func: odd::print(Tensor self, int l, int I=2, int O=3) -> Tensor
@@ -259,10 +265,12 @@ ODD_NAMES = """
 - func: odd::Any(Tensor Any, Tensor Constant) -> Tensor
 - func: odd::count(Tensor Guard, int[2][] nested) -> int
 - func: odd::numbers(float a=inf, float b=-inf, float c=1e999, Scalar d=nan, float e=1) -> Tensor
-- func: odd::texts(str a="2", int b=2, int[1] c=[2], float d=2.0, str e="a b", str f="a-b", str g="\\u2029") -> Tensor
+- func: odd::texts(str a="2", int b=2, int[1] c=[2], float d=2.0, str e="a b", str f="a-b",
+    str g="\\u2029") -> Tensor
 - func: odd::nothing() -> ()
 - func: odd::LU(Tensor self) -> (Tensor LU, Tensor pivots, Tensor self)
-- func: odd::long(Tensor self, Tensor(a!) with_a_name_that_is_so_long_that_no_line_has_room_for_its_type) -> (Tensor, Tensor)
+- func: odd::long(Tensor self,
+    Tensor(a!) with_a_name_that_is_so_long_that_no_line_has_room_for_its_type) -> (Tensor, Tensor)
 """
 
 

@@ -1,4 +1,6 @@
-"""What PyTorch's generator of tracing kernels says of each operator, read from the C++ text that it writes."""
+"""What PyTorch's generator of tracing kernels says of each operator, read from the C++ text that
+it writes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ class Kernel(NamedTuple):
     inputs: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
     """Name and C++ expression."""
     outputs: tuple[list[str], list[str]] = ([], [])
-    guard: str = ""
+    guard: tuple[str, str] = ("", "")
+    """The operator's name in C++ and the argument that it writes, if the guard asks who else
+    uses its data.
+    """
 
 
 _OPTIONS = {
@@ -58,7 +63,9 @@ def written_by_torchgen(folder: Path) -> str:
 
 
 def kernels(text: str) -> dict[str, Kernel]:
-    """By the operator's name with its overload: definitions and registrations stand in the same order."""
+    """By the operator's name with its overload: definitions and registrations stand in the same
+    order.
+    """
     for older in ("optional<", "nullopt"):  # PyTorch before 2.5 wrote its own
         text = text.replace(f"c10::{older}", f"::std::{older}")
     names = re.findall(r'm\.impl\("([^"]+)"', text)
@@ -80,7 +87,7 @@ def _kernel(body: str) -> Kernel:
         (_name(out_of_place), _name(in_place)),
         (_inputs(out_of_place), _inputs(in_place)),
         (_outputs(out_of_place), _outputs(in_place)),
-        guard[2] if guard else "",
+        (guard[1], guard[2]) if guard else ("", ""),
     )
 
 

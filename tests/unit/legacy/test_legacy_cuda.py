@@ -17,7 +17,7 @@ from otel_recfn.legacy import (
     enable_profiler_legacy,
     mark,
 )
-from otel_recfn.legacy.profiler import NOT_TIMED, nvtx_text
+from otel_recfn.legacy.cuda_callback import NOT_TIMED, nvtx_text
 from otel_recfn.model.events import RecordScope
 
 CUDA = ProfilerConfig(ProfilerState.CUDA)

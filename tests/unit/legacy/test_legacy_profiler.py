@@ -1,7 +1,10 @@
-"""The legacy profiler: what a run records, of which threads and processes, how it ends, and what it refuses."""
+"""The legacy profiler: what a run records, of which threads and processes, how it ends, and what
+it refuses.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import threading
@@ -11,10 +14,16 @@ from typing import Any
 
 import pytest
 
-from otel_recfn import _native, record_function
+from helpers.timeouts import PATIENCE_S, wait_until
+from otel_recfn import _native, profile, record_function
 from otel_recfn.batches.selection import Selected
 from otel_recfn.callbacks.record_function import RecordFunction
-from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
+from otel_recfn.callbacks.state import (
+    PropagatingThread,
+    ThreadLocalState,
+    ThreadLocalStateGuard,
+    propagate,
+)
 from otel_recfn.callbacks.thread_locals import DebugInfoGuard, DebugInfoKind
 from otel_recfn.errors import DebugInfoError
 from otel_recfn.legacy import (
@@ -30,17 +39,18 @@ from otel_recfn.legacy import (
     mark,
     profiler_enabled,
 )
-from otel_recfn.legacy import profiler as legacy_profiler
-from otel_recfn.legacy.values import EventKind
-from otel_recfn.model.events import EventSource, RecordScope
+from otel_recfn.legacy import run as legacy_run
+from otel_recfn.legacy.kinds import EventKind
+from otel_recfn.model.events import ORDINAL_BITS, EventSource, RecordScope
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import process_session
 from otel_recfn.sinks.in_memory import InMemorySink
-from timeouts import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 CPU = ProfilerConfig(ProfilerState.CPU)
+THREADS = 1 << 53 - ORDINAL_BITS
+"""The threads whose event ids a double holds exactly."""
 KEEP = ProfilerDisableOptions(cleanup_tls_state=False, consolidate=True)
 
 
@@ -73,6 +83,22 @@ def in_a_thread(work: Callable[[], Any]) -> Any:
 def record(name: str) -> None:
     with record_function(name):
         pass
+
+
+def use_up_threads() -> None:
+    """Begin ranges in new threads until one has an event id beyond what a double holds exactly."""
+    numbers = [0]
+
+    def work() -> None:
+        event_id = _native.begin("used", RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION)
+        _native.end(event_id)
+        numbers.append(event_id >> ORDINAL_BITS)
+
+    with profile(modules=False):
+        while numbers[-1] < THREADS:
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
 
 
 class TestEvents:
@@ -128,6 +154,49 @@ class TestEvents:
         (push,) = (event for event in events if event.name == "seen by both")
         assert (push.event_id, push.cpu_ns) == (seen.event_id, seen.start_ns)
 
+    def test_each_has_the_node_id_of_its_moment(self) -> None:
+        enable_profiler_legacy(CPU)
+        try:
+            with record_function("across"):
+                for node_id in (3, 4):
+                    RecordFunction.set_default_node_id(node_id)
+                    record("range")
+                    mark("mark")
+        finally:
+            (events,) = disable_profiler_legacy()
+            RecordFunction.set_default_node_id(-1)
+        found = [(event.kind_str, event.name, event.node_id) for event in events[1:-1]]
+        assert found == [
+            ("push", "across", -1),
+            *[("push", "range", 3), ("pop", "", 3), ("mark", "mark", 3)],
+            *[("push", "range", 4), ("pop", "", 4), ("mark", "mark", 4)],
+            ("pop", "", 4),
+        ]
+
+    def test_their_handles_come_back_from_values_whatever_the_number_of_threads(self) -> None:
+        def work() -> None:
+            with record_function("outer"):
+                record("inner")
+
+        handles: list[int] = []
+        for _ in range(2):
+            enable_profiler_legacy(CPU)
+            for _ in range(10):
+                thread = PropagatingThread(target=work)
+                thread.start()
+                thread.join()
+            events = [event for each in disable_profiler_legacy() for event in each]
+            pushed = [event.handle for event in events if event.kind == EventKind.PUSH_RANGE]
+            assert sorted(pushed) == sorted(
+                event.handle for event in events if event.kind == EventKind.POP_RANGE
+            )
+            assert [
+                LegacyEvent.from_value_list(event.to_value_list()).handle for event in events
+            ] == [event.handle for event in events]
+            handles += pushed
+            use_up_threads()
+        assert len(set(handles)) == len(handles) == 40
+
     def test_modules_are_no_record_functions(self) -> None:
         enable_profiler_legacy(CPU)
         _native.end(_native.begin("nn.Module: Linear", RecordScope.USER_SCOPE, EventSource.MODULE))
@@ -141,7 +210,7 @@ class TestEvents:
     def test_dropped_events_are_told_and_the_start_stays(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(legacy_profiler, "MAX_EVENTS", 3)
+        monkeypatch.setattr(legacy_run, "MAX_EVENTS", 3)
         enable_profiler_legacy(CPU)
         for number in range(5):
             record(f"range {number}")
@@ -220,6 +289,39 @@ class TestThreads:
         here, there = disable_profiler_legacy()
         assert ranges([here]) == set()
         assert words([there]) == [["push launched", "pop launched"]]
+
+    @pytest.mark.parametrize("run_it", [in_a_thread, lambda work: work()], ids=["thread", "inline"])
+    def test_work_that_disables_the_run_takes_its_events_and_leaves_it_to_the_others(
+        self, run_it: Any
+    ) -> None:
+        enable_profiler_legacy(CPU)
+        record("before")
+        state = ThreadLocalState()
+
+        def work() -> tuple[set[str], bool]:
+            with ThreadLocalStateGuard(state):
+                record("in the work")
+                return ranges(disable_profiler_legacy()), profiler_enabled()
+
+        assert run_it(work) == ({"before", "in the work"}, False)
+        assert profiler_enabled()
+        record("after")
+        assert ranges(disable_profiler_legacy()) == {"after"}
+        assert not _native.recording()
+
+    def test_a_task_that_disables_the_run_of_another_leaves_it(self) -> None:
+        async def inner() -> set[str]:
+            record("inner")
+            return ranges(disable_profiler_legacy())
+
+        async def outer() -> tuple[set[str], set[str]]:
+            enable_profiler_legacy(CPU)
+            found = await asyncio.create_task(propagate(inner()))
+            record("outer")
+            return found, ranges(disable_profiler_legacy())
+
+        assert asyncio.run(propagate(outer())) == ({"inner"}, {"outer"})
+        assert not _native.recording()
 
     def test_two_threads_have_runs_of_their_own(self) -> None:
         def profiled(name: str) -> set[str]:

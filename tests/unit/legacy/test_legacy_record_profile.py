@@ -1,7 +1,10 @@
-"""The legacy profiler's trace, to a path or a stream: valid JSON whatever the names; leaving RecordProfile never raises."""
+"""The legacy profiler's trace, to a path or a stream: valid JSON whatever the names; leaving
+RecordProfile never raises.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +23,10 @@ from otel_recfn.legacy import (
     RecordProfile,
     profiler_enabled,
 )
+from otel_recfn.legacy.event import LegacyEvent
+from otel_recfn.legacy.kinds import EventKind
 from otel_recfn.legacy.profiler import disable_profiler_legacy, enable_profiler_legacy
 from otel_recfn.legacy.record_profile import write_profiler_events_to_stream
-from otel_recfn.legacy.values import EventKind, LegacyEvent
 
 
 class FullDisk(io.StringIO):
@@ -177,6 +181,12 @@ def test_nodes_number_their_ranges_alike() -> None:
         pop(5, 4, node=1),
     )
     assert [one["name"] for one in ranges] == ["here", "there"]
+
+
+def test_a_range_of_this_process_may_begin_and_end_as_two_nodes() -> None:
+    events = [push("here", 5, 1, node=0), pop(5, 2, node=1)]
+    (event,) = written(START, *[dataclasses.replace(event, event_id=7) for event in events])
+    assert event["name"] == "here"
 
 
 @given(

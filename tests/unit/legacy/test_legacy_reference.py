@@ -1,7 +1,10 @@
-"""What the reference offers beside enable and disable: its config, type, guard, and what a result is asked."""
+"""What the reference offers beside enable and disable: its config, type, guard, and what a
+result is asked.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,9 +42,19 @@ def test_the_config_and_the_type_are_those_of_the_threads_run() -> None:
     assert profiler_type() == ActiveProfilerType.NONE
 
 
-def test_state_shapes_and_memory_of_a_config_travel() -> None:
-    assert CONFIG.to_value_list() == [1, True, False]
-    assert ProfilerConfig.from_value_list([2, False, True, "more"]) == ProfilerConfig(
+@pytest.mark.parametrize(
+    "changed",
+    [{}, {"with_stack": True}, {"with_flops": True}, {"with_modules": False, "trace_id": ""}],
+)
+def test_a_config_comes_back_from_its_values(changed: dict[str, Any]) -> None:
+    config = replace(CONFIG, **changed)
+    assert config.to_value_list()[:3] == [1, True, False]
+    assert ProfilerConfig.from_value_list(config.to_value_list()) == config
+
+
+@pytest.mark.parametrize("later", [[], ["more"], [True, True]])
+def test_the_three_values_of_the_reference_are_a_config(later: list[Any]) -> None:
+    assert ProfilerConfig.from_value_list([2, False, True, *later]) == ProfilerConfig(
         ProfilerState.CUDA, profile_memory=True
     )
 

@@ -1,4 +1,6 @@
-"""Rows become pushes and pops that nest as the ranges did; a list of events makes them when they are looked at."""
+"""Rows become pushes and pops that nest as the ranges did; a list of events makes them when they
+are looked at.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.legacy import ThreadEvents
+from otel_recfn.legacy.config import ProfilerConfig, ProfilerState
 from otel_recfn.legacy.cuda import CudaTimes
+from otel_recfn.legacy.event import LegacyEvent
+from otel_recfn.legacy.kinds import EventKind
 from otel_recfn.legacy.lists import event_lists
-from otel_recfn.legacy.values import EventKind, LegacyEvent, ProfilerConfig, ProfilerState
 from otel_recfn.model.events import EventFlag, RecordScope, RowKind, make_event_id
 
 SHAPES = ProfilerConfig(ProfilerState.CPU, report_input_shapes=True)
@@ -159,7 +163,9 @@ class TestCuda:
 
 @st.composite
 def programs(draw: st.DrawFn) -> tuple[list[tuple[str, int]], list[dict[str, Any]]]:
-    """What a thread did, on a clock that often stands still, and the rows that a drain makes of it."""
+    """What a thread did, on a clock that often stands still, and the rows that a drain makes of
+    it.
+    """
     happened: list[tuple[str, int]] = []
     rows: list[dict[str, Any]] = []
     open_ranges: list[tuple[int, int]] = []

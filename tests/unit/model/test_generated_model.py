@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batches import make_batch
+from helpers.batches import make_batch
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.model import columns
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.columns import BY_SIZE, COLUMNS, Column
-from timeouts import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts" / "generate_model.py"
@@ -46,7 +46,7 @@ def test_a_column_that_is_declared_alone_is_found(
     generator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     colour = Column(
-        np.uint32, str, "Of the range.", seldom=True, attribute="recfn.colour", name="colour"
+        np.uint32, str, "Of the range.", is_optional=True, attribute="recfn.colour", name="colour"
     )
     monkeypatch.setattr(generator, "BY_SIZE", (*BY_SIZE, colour))
     stale = [
@@ -56,7 +56,7 @@ def test_a_column_that_is_declared_alone_is_found(
     ]
     assert stale == ["columns.hpp"]
     assert (
-        '  SELDOM_TEXT(uint32_t, colour, 0, "recfn.colour", "", false)'
+        '  OPTIONAL_TEXT(uint32_t, colour, 0, "recfn.colour", "", false)'
         in generator.columns_header()
     )
 
@@ -84,4 +84,4 @@ def test_the_columns_come_first_and_in_their_order() -> None:
     assert list(Batch.__dataclass_fields__)[: len(names)] == names
     assert list(Event.__dataclass_fields__) == names
     assert len(set(names)) == len(names)
-    assert set(columns.ANNOUNCED_COLUMNS) <= set(names)
+    assert set(columns.OPENED_COLUMNS) <= set(names)

@@ -1,4 +1,8 @@
-"""``native/core/clock.hpp``: durations are the monotonic clock's, and nest; the wall clock is followed. Compiled here."""
+"""``native/core/clock.hpp``: durations are the monotonic clock's, and nest; the wall clock is
+followed.
+
+Compiled here.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeouts import PATIENCE_S
+from helpers.timeouts import PATIENCE_S
 
 NATIVE = Path(__file__).parents[3] / "src/otel_recfn/native"
 PROGRAM = """
@@ -134,9 +138,8 @@ def test_a_rate_that_is_not_quite_as_was_said_is_measured_and_its_error_made_goo
         last = native.at(ticks)
     assert abs(last - now) < 1000
     ticks += SECOND
-    native.anchor(
-        (ticks, now + SECOND + 500_000, START, 1_000_000)
-    )  # too inexact to measure a rate by
+    # Too inexact to measure a rate by.
+    native.anchor((ticks, now + SECOND + 500_000, START, 1_000_000))
     native.tell("begin", *reading(now + SECOND, ticks=ticks))
     assert abs(native.at(ticks + SECOND) - (now + SECOND) - SECOND / (1 + error)) < 1000
 

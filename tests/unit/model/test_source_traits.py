@@ -1,4 +1,6 @@
-"""The table of sources: every source has its line, and what reads the table asks for no source by its name."""
+"""The table of sources: every source has its line, and what reads the table asks for no source
+by its name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A torch to be found, and what a compiler makes of its headers, in a directory of the test's own."""
+"""A torch to be found, and what a compiler makes of its headers, in a directory of the test's
+own.
+"""
 
 from __future__ import annotations
 

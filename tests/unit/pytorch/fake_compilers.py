@@ -26,7 +26,10 @@ echo library > "$out"
 
 
 def set_version(torch: Path, version: str) -> None:
-    text = f"from typing import Optional\n__version__ = '{version}'\ncuda: Optional[str] = None\ngit_version = 'abc'\n"
+    text = (
+        f"from typing import Optional\n__version__ = '{version}'\ncuda: Optional[str] ="
+        " None\ngit_version = 'abc'\n"
+    )
     (torch / "version.py").write_text(text)
 
 

@@ -1,4 +1,6 @@
-"""Building the observer, by compilers that are scripts: which builds are kept and used again, what becomes of damaged ones."""
+"""Building the observer, by compilers that are scripts: which builds are kept and used again,
+what becomes of damaged ones.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 from fake_compilers import COPYING, FAILING, NEEDS_CPP20, runs, set_version, use_compiler
 
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.errors import ObserverUnavailable
 from otel_recfn.pytorch import build_cache, observer_build
 from otel_recfn.pytorch.observer_build import (
@@ -21,7 +24,6 @@ from otel_recfn.pytorch.observer_build import (
     NativeLibrary,
     TorchInstallation,
 )
-from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 
@@ -117,6 +119,12 @@ def test_no_compiler(torch: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("CXX", "no-such-compiler -O1")
     with pytest.raises(ObserverUnavailable, match="CXX=no-such-compiler -O1 names no program"):
         observer_build.build(TORCH_OBSERVER)
+    monkeypatch.setenv("CXX", "g++ -DNAME='x")
+    with pytest.raises(
+        ObserverUnavailable,
+        match=r"CXX=g\+\+ -DNAME='x is no command: no closing quotation; correct or unset CXX",
+    ):
+        observer_build.build(TORCH_OBSERVER)
 
 
 def test_cxx_may_be_a_command_with_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +173,10 @@ def test_two_processes_compile_once(
     use_compiler(monkeypatch, log, COPYING, seconds=1)
     source = Path(observer_build.__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", f"{torch.parent}{os.pathsep}{source}")
-    program = "from otel_recfn.pytorch.observer_build import TORCH_OBSERVER, build; print(build(TORCH_OBSERVER))"
+    program = (
+        "from otel_recfn.pytorch.observer_build import TORCH_OBSERVER, build;"
+        " print(build(TORCH_OBSERVER))"
+    )
     command = [sys.executable, "-c", program]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in processes]
@@ -235,7 +246,9 @@ def test_a_build_that_runs_is_left_alone_and_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The lock may be held by a process that is stopped, or by a forked child of one that was killed."""
+    """The lock may be held by a process that is stopped, or by a forked child of one that was
+    killed.
+    """
     use_compiler(monkeypatch, log, COPYING)
     monkeypatch.setattr(observer_build, "WAIT_SECONDS", 0.2)
     (build_cache.open_directory() / "building-running").mkdir()
@@ -243,7 +256,7 @@ def test_a_build_that_runs_is_left_alone_and_not_waited_for_for_ever(
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert observer_build.build(TORCH_OBSERVER).exists()
     assert (cache / "building-running").is_dir()
-    assert "building without it" in caplog.text
+    assert "building without the cache" in caplog.text
 
 
 def test_what_a_compiler_failed_at_is_not_tried_again_in_the_process(
@@ -293,7 +306,9 @@ def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def included(native: Path, library: NativeLibrary) -> set[Path]:
-    """What the compiler itself says that the library's source includes of ours, whether torch is here or not."""
+    """What the compiler itself says that the library's source includes of ours, whether torch is
+    here or not.
+    """
     try:
         compiler = observer_build.find_compiler()
     except ObserverUnavailable:

@@ -1,4 +1,7 @@
-"""torch imported after, before and while somebody asks for it; never imported by us. A torch of two lines serves."""
+"""torch imported after, before and while somebody asks for it; never imported by us.
+
+A torch of two lines serves.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.pytorch import late_import as late_torch
-from timeouts import PATIENCE_S
 
 SOURCE = Path(late_torch.__file__).parents[2]
 PRELUDE = """
@@ -59,14 +62,16 @@ assert not importer._post_import_hooks
 def test_a_callback_that_raises_does_not_break_the_import(site: Path) -> None:
     output = run(
         site,
-        "when_torch_is_imported(lambda: 1 / 0); when_torch_is_imported(note); import torch; assert ran == [True]",
+        "when_torch_is_imported(lambda: 1 / 0); when_torch_is_imported(note); import torch; assert"
+        " ran == [True]",
     )
     assert output.count("ERROR otel-recfn could not attach to torch") == 1
 
 
 def test_an_import_that_fails_first(site: Path) -> None:
     (site / "torch" / "__init__.py").write_text(
-        "import sys\nif not hasattr(sys, 'again'): sys.again = 1; raise ImportError\ncomplete = True\n"
+        "import sys\nif not hasattr(sys, 'again'): sys.again = 1; raise ImportError\ncomplete ="
+        " True\n"
     )
     run(
         site,

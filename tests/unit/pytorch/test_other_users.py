@@ -1,4 +1,6 @@
-"""A cache that root made is used by others: by a user of a container, who may have neither a name nor a home."""
+"""A cache that root made is used by others: by a user of a container, who may have neither a
+name nor a home.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 from fake_compilers import COPYING, use_compiler
 
-from forked_work import in_child
+from helpers.forked_work import in_child
 from otel_recfn.errors import ObserverUnavailable
 from otel_recfn.pytorch import observer_build
 from otel_recfn.pytorch.observer_build import TORCH_OBSERVER

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from batches import BASE_NS, MAIN_THREAD, make_batch
+from helpers.batches import BASE_NS, MAIN_THREAD, make_batch
 from otel_recfn.model.batch import Track
 from otel_recfn.model.events import make_event_id
-from otel_recfn.report.recording import Process
+from otel_recfn.report.process import Process
 
 
 class Ran(NamedTuple):

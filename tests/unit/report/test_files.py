@@ -5,7 +5,12 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import lzma
+import stat
 import sys
+import unicodedata
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +18,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches import MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.batches.call_tree import tree_of_rows
+from helpers.batches import MAIN_THREAD, WORKER_THREAD, make_batch
+from helpers.trace_files import base_ns
+from otel_recfn.batches.build_tree import build_tree
 from otel_recfn.cli import main
 from otel_recfn.errors import TraceFileError
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope, RowKind, make_event_id
 from otel_recfn.report.files import read_processes
 from otel_recfn.report.report import Report
-from otel_recfn.sinks.chrome.writer import export
-from trace_files import base_ns
+from otel_recfn.sinks.chrome.export import export
 
 pytestmark = pytest.mark.one_python
 
@@ -45,7 +50,7 @@ def written(path: Path, *events: dict[str, Any], **fields: Any) -> Path:
 
 
 def tree(path: Path) -> list[tuple[str, ...]]:
-    return [each.path for each in tree_of_rows(read_processes([path])[0].batch)]
+    return [each.path for each in build_tree(read_processes([path])[0].batch)]
 
 
 def exported(path: Path) -> Path:
@@ -111,7 +116,7 @@ def test_a_file_is_read_in_parts(
             **form,
         )
     )
-    monkeypatch.setattr("otel_recfn.report.files.BLOCK_BYTES", block)
+    monkeypatch.setattr("otel_recfn.report.traces.blocks.BLOCK_BYTES", block)
     batch = read_processes([path])[0].batch
     assert [event.name for event in batch.events()] == [event["name"] for event in events]
     assert int(batch.start_ns[0]) == 7
@@ -155,6 +160,38 @@ def test_a_slice_that_begins_in_another_and_ends_after_it_crosses(tmp_path: Path
     assert events["inner"].parent == events["first"].event_id
 
 
+@pytest.mark.parametrize(
+    "begins",
+    ["torch/autograd/profiler.py(918): __enter__", "torch/profiler/profiler.py(1227): step"],
+)
+def test_a_range_outlasts_the_call_that_begins_it(tmp_path: Path, begins: str) -> None:
+    """As torch.profiler writes it with with_stack=True."""
+    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    events = []
+    for at in (0, 1000):
+        calls = [(begins, at, 20), ("torch/_ops.py(1267): __call__", at + 5, 12)]
+        calls += [
+            ("__getitem__", at + 50, 300),
+            ("torch/autograd/profiler.py(932): __exit__", at + 895, 20),
+        ]
+        events += [slice_of(name, begin, us, cat="python_function") for name, begin, us in calls]
+        events += [
+            slice_of(loader, at + 10, 900, cat="user_annotation"),
+            slice_of("aten::mm", at + 920, 80),
+        ]
+    path = written(
+        tmp_path / "t.json", slice_of("train.py(1): main", 0, 2001, cat="python_function"), *events
+    )
+    assert ("train.py(1): main", loader, "__getitem__") in tree(path)
+    (first,) = Report(read_processes([path])).findings
+    assert (first.rule, first.share) == ("data", pytest.approx(0.45, abs=0.01))
+    assert (
+        Report(read_processes([path]))
+        .sentences()[0]
+        .startswith("Loading data took 90% of the time")
+    )
+
+
 def test_what_torch_profiler_writes_of_a_gpu_and_of_itself(tmp_path: Path) -> None:
     path = written(
         tmp_path / "t.json",
@@ -188,17 +225,96 @@ def test_what_a_kill_cut_still_knows_its_date(tmp_path: Path) -> None:
     assert int(read_processes([path])[0].batch.start_ns.min()) == base_ns()
 
 
-def test_a_step_and_its_span_are_one_range(tmp_path: Path) -> None:
+def test_spans_are_no_ranges_nor_is_that_of_a_step(tmp_path: Path) -> None:
     step = slice_of("train#3", 1, 5, cat="user_annotation")
     spans = [
         slice_of(name, 0, 9, cat="user_annotation", args={"span_id": "12"})
         for name in ("GET /", "train")
     ]
-    assert tree(written(tmp_path / "t.json", step, *spans)) == [("GET /",), ("GET /", "train")]
+    path = written(tmp_path / "t.json", step, *spans)
+    assert tree(path) == [("train",)]
+    found = read_processes([path])[0].spans
+    assert found is not None
+    assert (found.name, found.parent.tolist(), found.enclosing.tolist()) == (
+        ["GET /", "train"],
+        [-1, 1],
+        [1],
+    )
+
+
+def test_events_say_what_they_lie_in(tmp_path: Path) -> None:
+    """Where they do, time says nothing.
+
+    What began later is around nothing, whatever an event says.
+    """
+    outer, inner, other = [
+        slice_of(name, ts, dur, args={"Event id": number})
+        for name, ts, dur, number in (
+            ("outer", 0, 90, 1),
+            ("inner", 10, 70, 2),
+            ("other", 20, 30, 3),
+        )
+    ]
+    other["args"]["Parent id"] = 1
+    assert sorted(tree(written(tmp_path / "t.json", outer, inner, other))) == [
+        ("outer",),
+        ("outer", "inner"),
+        ("outer", "other"),
+    ]
+    other["args"]["Parent id"] = 0
+    assert sorted(tree(written(tmp_path / "t.json", outer, inner, other))) == [
+        ("other",),
+        ("outer",),
+        ("outer", "inner"),
+    ]
+    outer["args"]["Parent id"] = 3
+    assert sorted(tree(written(tmp_path / "t.json", outer, inner, other))) == [
+        ("other",),
+        ("outer",),
+        ("outer", "inner"),
+    ]
+    for broken in ("1", -1, 1 << 70, None, [1]):
+        outer["args"]["Parent id"] = other["args"]["Parent id"] = broken
+        assert ("outer", "inner", "other") in tree(
+            written(tmp_path / "t.json", outer, inner, other)
+        )
+
+
+def zipped(**files: bytes) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(f"folder/{name}.json", content)
+    return made.getvalue()
 
 
 BAD = {
     "empty": (b"", "is empty"),
+    "blank": (b" \n" * 99, "is empty"),
+    "no events": (b"[]", "has no events"),
+    "no events in an object": (b'{"traceEvents": []}', "has no events"),
+    "no array": (b'{"traceEvents": 5}', "has no traceEvents"),
+    "text behind an object": (b'{"a": 1}}', "isn't JSON"),
+    "an object that never ends": (b'{"a": "' + b"x" * 99_999, "was not written to its end"),
+    "times that are none": (
+        b'[{"ph": "X", "name": "a", "ts": "now"}, 7]',
+        "2 of 2 events were not read: 1 without a name or",
+    ),
+    "zstd": (b"\x28\xb5\x2f\xfd" + b"x" * 99, "t.json is packed with zstd"),
+    "xz": (lzma.compress(b"[]"), "t.json is packed with xz"),
+    "damaged zip": (b"PK\x03\x04" + b"x" * 99, "is damaged"),
+    "zip of two": (
+        zipped(a=b"[]", b=b"[]"),
+        "t.json is a zip of 2 files; unpack it, and give the traces in it\n",
+    ),
+    "deep in an event": (
+        b'[{"ph": "X", "args": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]",
+        "1 not JSON",
+    ),
+    "a number of a million digits": (
+        b'[{"ph": "X", "name": "a", "ts": ' + b"1" * 1_000_000 + b"}]",
+        "1 not JSON",
+    ),
     "foreign": (b"hello world", "isn't JSON"),
     "other JSON": (b'{"a": 1}', "has no traceEvents"),
     "an object of events": (b'{"traceEvents": {"a": 1}}', "has no traceEvents"),
@@ -311,6 +427,99 @@ def test_files_that_are_not_of_one_run(tmp_path: Path, capsys: pytest.CaptureFix
     assert "name another file" in capsys.readouterr().err
 
 
+def traces_of_runs(folder: Path, *runs: tuple[str, str, float]) -> list[Path]:
+    """Traces of ours: the name of each, its run, and when it begins, in seconds; each records
+    for ten.
+    """
+    paths = []
+    for name, run, begin_s in runs:
+        process = {
+            "ph": "M",
+            "name": "process_name",
+            "pid": 1,
+            "args": {"name": "train.py", "run": run},
+        }
+        paths.append(
+            written(
+                folder / f"{name}.json",
+                *([process] if run else []),
+                slice_of("a", begin_s * 1e6, 10e6),
+            )
+        )
+    return paths
+
+
+def read(paths: list[Path]) -> list[str]:
+    """The files that a report of these reads."""
+    return [process.path.stem for process in read_processes(paths) if process.path is not None]
+
+
+def test_a_report_reads_the_newest_run_and_says_what_it_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = [(f"t.pid{number}", "one", 0.0) for number in range(7)]
+    paths = traces_of_runs(tmp_path, *older, ("t", "two", 20.0), ("t.pid9", "two", 7200.0))
+    assert read(paths) == ["t", "t.pid9"], (
+        "however far apart, since they say that they are of one run"
+    )
+    assert main(["report", *map(str, paths), "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["title"], report["processes"]) == ("t.json and 1 more", ["t.json", "pid9"])
+    named = ", ".join(f"t.pid{number}.json" for number in range(5))
+    assert report["notes"] == [
+        f"Left out, as they are of older runs (--all-runs reads them): {named} and 2 more."
+    ]
+    assert main(["report", *map(str, paths)]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path / 't.html'}\n"
+    assert said.err == f"otel-recfn report: {report['notes'][0]}\n"
+
+
+def test_runs_at_the_same_time_are_shown_side_by_side(tmp_path: Path) -> None:
+    """Ranks are launched one by one."""
+    ranks = [("t.rank0", "a", 100.0), ("t.rank1", "b", 105.0), ("t.rank2", "c", 111.0)]
+    paths = traces_of_runs(tmp_path, ("t.rank3", "old", 80.0), *ranks, ("t.rank0.pid7", "a", 95.0))
+    assert read(paths) == ["t.rank0", "t.rank1", "t.rank2", "t.rank0.pid7"]
+
+
+def test_files_of_all_runs_are_read_where_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of ranks of one job that never record at the same time."""
+    paths = traces_of_runs(
+        tmp_path, ("t.rank0", "one", 0.0), ("t.rank1", "two", 7200.0), ("kineto", "", 60.0)
+    )
+    assert main(["report", *map(str, paths), "--all-runs", "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["processes"], report["notes"]) == (["rank0", "rank1", "kineto.json"], [])
+
+
+def test_an_older_run_of_another_program_is_left_out(tmp_path: Path) -> None:
+    (newest,) = traces_of_runs(tmp_path, ("t", "two", 20.0))
+    named = {
+        "ph": "M",
+        "name": "process_name",
+        "pid": 1,
+        "args": {"name": "serve.py", "run": "one"},
+    }
+    assert read([newest, written(tmp_path / "t.pid1.json", named, slice_of("a", 0, 10))]) == ["t"]
+
+
+def test_traces_that_say_of_no_run_are_read_with_the_newest(tmp_path: Path) -> None:
+    paths = traces_of_runs(
+        tmp_path,
+        ("old", "one", 0.0),
+        ("t", "two", 20.0),
+        ("kineto", "", 60.0),
+        ("late", "", 7200.0),
+    )
+    assert read(paths[:3]) == ["t", "kineto"]
+    with pytest.raises(TraceFileError, match=r"late.json begins 7130 s after .*kineto.json ends"):
+        read_processes(paths)
+    long = written(tmp_path / "long.json", slice_of("a", 0, 7200e6))
+    assert read([long, *paths[2:]]) == ["long", "kineto", "late"]
+
+
 def test_the_command_writes_beside_the_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -342,3 +551,223 @@ def test_the_command_prints_words_and_json(
     assert json.loads(capsys.readouterr().out)["by_name"][0]["name"] == "aten::mm"
     assert main(["report", str(path), "-o", str(tmp_path / "words.md")]) == 0
     assert (tmp_path / "words.md").read_text().startswith("# t.json")
+
+
+FORMS: dict[str, Callable[[str], bytes]] = {
+    "a mark of byte order": lambda text: text.encode("utf-8-sig"),
+    "UTF-16": lambda text: text.encode("utf-16"),
+    "UTF-16 without a mark": lambda text: text.encode("utf-16-le"),
+    "UTF-16, high bytes first": lambda text: text.encode("utf-16-be"),
+    "a zip": lambda text: zipped(trace=text.encode()),
+    "a gzip in a zip": lambda text: zipped(trace=gzip.compress(text.encode())),
+    "a gzip in a gzip": lambda text: gzip.compress(gzip.compress(text.encode())),
+    "control characters": lambda text: text.replace("aten", "\x01aten").encode(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("block", [3, 1 << 15])
+def test_encodings_and_packings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: Callable[[str], bytes], block: int
+) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(form(json.dumps([slice_of("aten::mm \u4e2d", 0, 9)], ensure_ascii=False)))
+    monkeypatch.setattr("otel_recfn.report.traces.blocks.BLOCK_BYTES", block)
+    assert tree(path)[0][0].strip("\x01") == "aten::mm \u4e2d"
+
+
+def test_times_as_text_keep_their_nanoseconds(tmp_path: Path) -> None:
+    outer = slice_of("outer", "1724000000000000.123", "10.5")  # type: ignore[arg-type]
+    inner = slice_of("inner", "1724000000000000.124", "10.499")  # type: ignore[arg-type]
+    batch = read_processes([written(tmp_path / "t.json", outer, inner)])[0].batch
+    assert tree(tmp_path / "t.json") == [("outer",), ("outer", "inner")]
+    assert sorted(batch.start_ns.tolist()) == [1724000000000000123, 1724000000000000124]
+    assert {*batch.end_ns.tolist()} == {1724000000000010623}
+
+
+def half(phase: str, at: float, name: str = "", tid: int = 1) -> dict[str, Any]:
+    return {"ph": phase, "ts": at, "pid": 1, "tid": tid, **({"name": name} if name else {})}
+
+
+def test_ranges_that_are_written_as_begins_and_ends(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "t.json",
+        half("B", 0, "outer"),
+        half("B", 2, "inner"),
+        half("B", 3, "other thread", tid=2),
+        half("E", 5, "inner"),
+        half("E", 9),
+        half("E", 7, tid=2),
+        slice_of("slice", 6, 1),
+    )
+    assert sorted(tree(path)) == [
+        ("other thread",),
+        ("outer",),
+        ("outer", "inner"),
+        ("outer", "slice"),
+    ]
+    events = {
+        event.name: (event.start_ns, event.end_ns)
+        for event in read_processes([path])[0].batch.events()
+    }
+    assert events == {
+        "outer": (0, 9000),
+        "inner": (2000, 5000),
+        "other thread": (3000, 7000),
+        "slice": (6000, 7000),
+    }
+
+
+def test_what_was_open_when_the_trace_ended_lasts_until_then(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "t.json",
+        half("E", 1),
+        half("B", 2, "hangs"),
+        slice_of("inside", 3, 6),
+        slice_of("a", 5, 9, tid=2),
+    )
+    process = read_processes([path])[0]
+    hangs = next(event for event in process.batch.events() if event.name == "hangs")
+    assert (hangs.start_ns, hangs.end_ns, hangs.flags) == (2000, 14_000, EventFlag.PARTIAL)
+    assert ("hangs", "inside") in tree(path)
+    assert process.left_out == "1 of 4 events was not read: 1 without a begin"
+
+
+def test_what_is_not_read_is_counted_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.json"
+    good = json.dumps(slice_of("aten::mm", 0, 9))
+    names = json.dumps(
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "main"}}
+    )
+    arrow, counter = (
+        json.dumps({"ph": phase, "name": "a", "ts": 1, "pid": 1, "args": {}}) for phase in "sC"
+    )
+    legacy = json.dumps({"ph": "S", "name": "a", "ts": 1, "id": 1, "pid": 1})
+    long = json.dumps(slice_of("long", 0, 9, args={"a": "x" * (5 << 20)}))
+    path.write_text(
+        "["
+        + ",\n".join(
+            [good, names, '{"ph": X}', arrow, counter, legacy, long, '"a"', good, '{"ph": "X", "na']
+        )
+    )
+    expected = "5 of 10 events were not read: "
+    assert main(["report", str(path), "--format", "md"]) == 0
+    said = capsys.readouterr().out
+    assert expected in said.replace("\\", "")
+    for reason in (
+        "1 not an object",
+        "1 of phase S",
+        "1 not JSON",
+        "1 longer than 4 MiB",
+        "1 cut off",
+    ):
+        assert reason in said
+    assert "| `aten::mm` | 100.00% | 9.000us | 18.000us | 2 |" in said
+    assert main(["report", str(path), "--format", "json"]) == 0
+    assert expected in json.loads(capsys.readouterr().out)["notes"][0]
+    assert main(["report", str(path)]) == 0
+    assert expected in capsys.readouterr().err
+    assert expected in path.with_suffix(".html").read_text()
+    assert main(["report", str(written(path, slice_of("aten::mm", 0, 9))), "--format", "md"]) == 0
+    assert "not read" not in capsys.readouterr().out
+
+
+def steering_signs(text: str) -> set[str]:
+    return {
+        sign for sign in text if unicodedata.category(sign)[0] == "C" or sign in "\u2028\u2029"
+    } - {"\n"}
+
+
+def test_no_name_steers_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steering = "\x1b]0;title\x07\x9b31m\u202ered\u2066\u200b\x7f\ud800\U000e0041"
+    script = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": f"{steering}\n.py"}}
+    one = written(tmp_path / "a.json", slice_of(steering, 0, 9), script)
+    other = written(
+        tmp_path / "b.json", slice_of("a", 0, 9), {**script, "args": {"name": "other.py"}}
+    )
+    for form in ("md", "json"):
+        assert main(["report", str(one), "--format", form]) == 0
+    assert main(["report", str(one), "-o", str(tmp_path / "a.md")]) == 0
+    assert main(["report", str(one), str(other)]) == 2
+    said = capsys.readouterr()
+    for text in (said.out, said.err, (tmp_path / "a.md").read_text()):
+        assert "red" in text
+        assert not steering_signs(text)
+    assert said.err.count("\n") == 1
+
+
+def test_a_report_never_takes_the_place_of_its_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = written(tmp_path / "t.json", slice_of("a", 0, 9))
+    text = trace.read_text()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link.html").symlink_to("t.json")
+    (tmp_path / "hard.html").hardlink_to(trace)
+    for out in (str(trace), f"../{tmp_path.name}/t.json", "./t.json", "link.html", "hard.html"):
+        assert main(["report", "t.json", "-o", out, "--format", "html"]) == 2
+        assert trace.read_text() == text
+    (tmp_path / "t.html").symlink_to("t.json")
+    assert main(["report", "t.json"]) == 2
+    assert trace.read_text() == text
+
+
+def test_a_new_report_is_for_its_user_alone(tmp_path: Path) -> None:
+    trace = written(tmp_path / "t.json", slice_of("a", 0, 9))
+    for name in ("a.html", "a.md", "a.json"):
+        assert main(["report", str(trace), "-o", str(tmp_path / name)]) == 0
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    (tmp_path / "a.md").chmod(0o644)
+    assert main(["report", str(trace), "-o", str(tmp_path / "a.md")]) == 0
+    assert stat.S_IMODE((tmp_path / "a.md").stat().st_mode) == 0o644
+
+
+@given(st.data())
+def test_a_damaged_trace_is_shown_or_refused_in_a_line(
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
+    data: st.DataObject,
+) -> None:
+    """Bytes of a trace that are cut out, put in, or changed, also before it is packed or behind
+    that.
+    """
+    slices = [
+        slice_of(
+            f"op\x1b {number}", number * 10, 5, args={"Ev Idx": number, "a": ["[", {"b": "}"}]}
+        )
+        for number in range(5)
+    ]
+    halves = [
+        half("B", 3, "half"),
+        half("E", 30),
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "main"}},
+    ]
+    text = json.dumps(
+        {"schemaVersion": 1, "traceEvents": slices + halves, "baseTimeNanoseconds": 7}
+    ).encode()
+    pack = data.draw(
+        st.sampled_from(
+            [bytes, gzip.compress, lambda packed: zipped(t=packed), lambda text: text[36:]]
+        )
+    )
+    damaged = _damaged(pack(_damaged(text, data)), data)
+    path = tmp_path_factory.getbasetemp() / "damaged.json"
+    path.write_bytes(damaged)
+    code = main(["report", str(path), "--format", "md"])
+    said = capsys.readouterr()
+    assert code in (0, 2)
+    assert said.err.count("\n") == (code == 2)
+    assert not steering_signs(said.out + said.err)
+
+
+def _damaged(text: bytes, data: st.DataObject) -> bytes:
+    for _ in range(data.draw(st.integers(0, 2))):
+        begin = data.draw(st.integers(0, len(text)))
+        end = data.draw(st.integers(begin, min(len(text), begin + 40)) | st.just(len(text)))
+        put_in = st.binary(max_size=4) | st.sampled_from(
+            [b'"', b"[" * 3000, b"NaN", b"1e999", b"\xff", b'"ph":1,', b"null", b"9" * 5000]
+        )
+        text = text[:begin] + data.draw(put_in) + text[end:]
+    return text

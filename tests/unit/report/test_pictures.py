@@ -1,4 +1,6 @@
-"""What a report shows: every range is in each picture, one by one or summed up, and the times are exact."""
+"""What a report shows: every range is in each picture, one by one or summed up, and the times
+are exact.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from recorded_ranges import Ran, process
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.errors import TraceFileError
 from otel_recfn.model.columns import Track
 from otel_recfn.model.events import EventFlag, EventSource, RowKind, make_event_id
+from otel_recfn.report.finding import Finding
 from otel_recfn.report.flame import flame, table
-from otel_recfn.report.recording import Process, Recording
+from otel_recfn.report.process import Process
+from otel_recfn.report.recording import Recording
 from otel_recfn.report.report import Report
-from otel_recfn.report.rules import Finding
 from otel_recfn.report.timeline import timeline
 
 pytestmark = pytest.mark.one_python
@@ -40,7 +43,9 @@ def shown_in(page: str) -> dict[str, Any]:
 
 @st.composite
 def programs(draw: st.DrawFn) -> Rows:
-    """Ranges as threads run them: each lies in the one around it, or in one of another thread that launched it."""
+    """Ranges as threads run them: each lies in the one around it, or in one of another thread
+    that launched it.
+    """
     rows: Rows = []
     numbers = count(1)
     for thread in (MAIN_THREAD, WORKER_THREAD):
@@ -81,7 +86,9 @@ def label(name: str) -> str:
 
 
 def paths_by_definition(rows: Rows) -> dict[tuple[str, ...], tuple[int, int]]:
-    """Count and time by path, a range at a time; of asynchronous ones of a path, each nanosecond once."""
+    """Count and time by path, a range at a time; of asynchronous ones of a path, each nanosecond
+    once.
+    """
     known = {row["event_id"]: row for row in rows}
     found: dict[tuple[str, ...], tuple[int, int]] = {}
     seen: dict[tuple[str, ...], set[int]] = {}
@@ -233,12 +240,12 @@ def test_findings_stand_in_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown["findings"] == [{**finding._asdict(), "anchor": ["step", "load"]}]
 
 
-@pytest.mark.parametrize("length", [10, 5000])
-def test_a_page_is_small_whatever_was_recorded(length: int) -> None:
-    rows = [{"name": f"{number} ".ljust(length, "\u4e2d"), "parent": 0} for number in range(20_000)]
+@pytest.mark.parametrize(("count", "length"), [(20_000, 10), (4000, 5000)])
+def test_a_page_is_small_whatever_was_recorded(count: int, length: int) -> None:
+    rows = [{"name": f"{number} ".ljust(length, "\u4e2d"), "parent": 0} for number in range(count)]
     page = Report([Process("p", make_batch(rows))]).html()
     assert len(page) <= 2_000_000
-    assert sum(shown_in(page)["flame"]["count"]) == 20_000
+    assert sum(shown_in(page)["flame"]["count"]) == count
     assert len(Report([Process("p", make_batch(rows))]).html(300_000)) <= 300_000
 
 

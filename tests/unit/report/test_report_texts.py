@@ -1,4 +1,6 @@
-"""The report as Markdown, as JSON, in words, in a terminal, and in a notebook that runs no scripts."""
+"""The report as Markdown, as JSON, in words, in a terminal, and in a notebook that runs no
+scripts.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,16 @@ import sys
 import pytest
 from recorded_ranges import Ran, process
 
-from batches import make_batch
-from otel_recfn.batches.call_tree import tree_of_rows
+from helpers.batches import make_batch
+from otel_recfn.batches.averages import key_averages
+from otel_recfn.batches.build_tree import build_tree
 from otel_recfn.model.events import EventSource
 from otel_recfn.report.page import ROWS_WITHOUT_SCRIPTS
-from otel_recfn.report.recording import Process, Recording
+from otel_recfn.report.process import Process
+from otel_recfn.report.recording import Recording
 from otel_recfn.report.report import Report
-from otel_recfn.report.texts import tree_with_bars, what_took_the_time
+from otel_recfn.report.sentences import what_took_the_time
+from otel_recfn.report.terminal import tree_with_bars
 
 NASTY = "a|b `c` <img src=x onerror=alert(1)>\n# *d*"
 
@@ -40,7 +45,29 @@ def test_what_took_the_time_is_said_in_words() -> None:
         "Backward passes took 50% of the time, 50 ms: aten::mm itself 40 ms of it.",
         "Calls of modules took 30% of the time, 30 ms: aten::addmm itself 28 ms of it.",
         "Optimizers took 15% of the time, 15 ms.",
-        "What isn't recorded (as Python between operators) took 5% of the time, 5 ms.",
+        (
+            "The rest took 5% of the time, 5.3 ms: what isn't recorded (as Python between"
+            " operators), loading data."
+        ),
+    ]
+
+
+def test_what_an_optimizers_closure_calls_is_no_work_of_the_optimizer() -> None:
+    forward = Ran(
+        "nn.Module: Net", 30_000, (Ran("aten::addmm", 28_000),), {"source": EventSource.MODULE}
+    )
+    backward = Ran("autograd::engine::evaluate_function: AddmmBackward0", 50_000)
+    step = Ran(
+        "Optimizer.step#LBFGS.step",
+        100_000,
+        (Ran("batch", 30_000, (forward,)), backward, Ran("aten::add_", 10_000)),
+    )
+    assert [
+        text.partition(" of the time")[0] for text in what_took_the_time(Recording([process(step)]))
+    ] == [
+        "Backward passes took 50%",
+        "Calls of modules took 30%",
+        "Optimizers took 20%",
     ]
 
 
@@ -55,11 +82,18 @@ def test_python_that_is_recorded_is_no_rest() -> None:
     ]
 
 
+def test_the_rest_says_python_as_it_is_written() -> None:
+    short = Ran("app.py(1): outer", 500, (), {"source": EventSource.PYTHON_CALL})
+    *_, rest = what_took_the_time(Recording([process(Ran("aten::mm", 99_000), short)]))
+    assert rest.endswith(": Python functions.")
+
+
 def test_where_no_cpu_time_is_on_record_waiting_isnt_either() -> None:
-    (*_, rest) = what_took_the_time(
+    *_, rest = what_took_the_time(
         Recording([process(Ran("aten::mm", 100), Ran("aten::mm", 100), pause_us=50)])
     )
-    assert rest.endswith("or waiting: this trace has no CPU time) took 20% of the time, 50 us.")
+    assert rest.startswith("The rest took 20% of the time, 50 us: ")
+    assert rest.endswith("or waiting: this trace has no CPU time).")
 
 
 def test_several_processes_are_summed_up() -> None:
@@ -88,12 +122,8 @@ def test_markdown_says_where_nothing_stands_out() -> None:
 def test_json_has_the_same() -> None:
     told = json.loads(Report([trained()]).text("json"))
     assert told["processes"] == ["here"]
-    assert told["by_name"][0] == {
-        "name": "aten::mm",
-        "count": 1,
-        "total_us": 40_000.0,
-        "self_us": 40_000.0,
-    }
+    times = {"total_us": 40_000.0, "self_us": 40_000.0, "self_share": pytest.approx(40 / 100.3)}
+    assert told["by_name"][0] == {"name": "aten::mm", "count": 1, **times}
     assert sum(row["self_us"] for row in told["by_name"]) == 100_300
     assert told["what_took_the_time"] == what_took_the_time(Recording([trained()]))
 
@@ -104,7 +134,7 @@ def test_a_bar_is_as_long_as_the_share(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
     whole, half = tree_with_bars(
-        tree_of_rows(process(Ran("a", 1000, (Ran("b", 500),))).batch), [], {}
+        build_tree(process(Ran("a", 1000, (Ran("b", 500),))).batch), [], {}
     ).splitlines()
     assert (whole.count(block), half.count(block)) == (10, 5)
 
@@ -112,17 +142,27 @@ def test_a_bar_is_as_long_as_the_share(
 def test_the_tree_has_the_widths_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     batch = process(Ran("x" * 300, 10_000, (Ran("y" * 300 + " the end", 9000),))).batch
-    first, second = tree_with_bars(tree_of_rows(batch), [], {}).splitlines()
+    first, second = tree_with_bars(build_tree(batch), [], {}).splitlines()
     assert len(first) == len(second) == 80
     assert second.endswith("y the end")
 
 
 def test_the_tree_says_what_it_leaves_out_and_what_was_lost() -> None:
     many = process(Ran("all", 1000, tuple(Ran(f"part {number}", 10) for number in range(60)))).batch
-    *_, hidden, lost = tree_with_bars(tree_of_rows(many), [], {"dropped": 3}).splitlines()
+    *_, hidden, lost = tree_with_bars(build_tree(many), [], {"dropped": 3}).splitlines()
     assert hidden.startswith("21 more paths are not shown")
     assert lost == "Lost, and not in these sums: dropped=3"
-    assert tree_with_bars(tree_of_rows(make_batch([])), [], {}) == "Nothing was recorded."
+    assert tree_with_bars(build_tree(make_batch([])), [], {}) == "Nothing was recorded."
+
+
+def test_no_name_steers_the_terminal_in_trees_and_tables() -> None:
+    batch = process(Ran("\x1b[31mred\u202e \xa0\u3000", 1000)).batch
+    for text in (
+        tree_with_bars(build_tree(batch), [], {}),
+        build_tree(batch).table(),
+        key_averages(batch).table(),
+    ):
+        assert "\\x1b[31mred\\u202e \xa0\u3000" in text
 
 
 def test_a_notebook_that_takes_out_frames_and_styles_shows_a_table() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from recorded_ranges import Ran, process
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.model.events import EventFlag, EventSource, RowKind
-from otel_recfn.report.recording import Process, Recording
-from otel_recfn.report.rules import MOST, Finding, findings
+from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope, RowKind
+from otel_recfn.report.finding import Finding
+from otel_recfn.report.findings import MAX_FINDINGS, findings
+from otel_recfn.report.process import Process
+from otel_recfn.report.recording import Recording
 
 NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
@@ -33,10 +36,15 @@ def test_the_first_batch_isnt_waited_for(us: int, told: bool, serious: bool) -> 
     if of_data is not None:
         assert of_data.serious == serious
         assert of_data.anchor == (NEXT,)
-        assert (
-            of_data.text
-            == f"The DataLoader makes each batch in the loop itself: 100 batches, {us // 1000} ms each."
-        )
+        batches = f"101 batches; after the first they take {us // 1000} ms each."
+        assert of_data.text == f"The DataLoader makes each batch in the loop itself: {batches}"
+
+
+def test_batches_are_counted_as_in_the_tree_of_calls() -> None:
+    """Which has a line for each place."""
+    training = Ran("train", 40_000, (Ran(NEXT, 10_000),) * 4)
+    text = found(training, *[Ran(NEXT, 10_000)] * 2)["data"].text
+    assert f": 6 batches, 4 of them in {NEXT} in train; after the first" in text
 
 
 def test_who_waits_is_the_range_that_waits_itself() -> None:
@@ -88,7 +96,7 @@ def test_a_first_compilation_is_told_but_no_fault() -> None:
 
 def test_another_compilation_is_a_fault_and_its_reason_is_told() -> None:
     told = {
-        "recfn.compile.reason": "0/0: x == 1\nand more",
+        "recfn.compile.reason": "0/0:    x ==     1\nand more",
         "recfn.compile.graph_breaks": ["print"],
     }
     again = Ran("torch.compile: f", 4_000, (), {"attributes": json.dumps(told)})
@@ -214,10 +222,9 @@ def test_at_most_five_are_told_and_serious_ones_come_first() -> None:
         *[Ran("aten::zeros", 300, (report,))] * 64,
     ]
     every = findings([Recording([process(*ran)])])
-    assert len(every) == MOST
-    assert "cpu" not in {
-        each.rule for each in every
-    }  # of the sixth, which took longest, another program may be the cause
+    assert len(every) == MAX_FINDINGS
+    # Of the sixth, which took longest, another program may be the cause.
+    assert "cpu" not in {each.rule for each in every}
     assert [(not each.serious, -each.share) for each in every] == sorted(
         (not each.serious, -each.share) for each in every
     )
@@ -234,3 +241,39 @@ def test_the_line_of_python_is_the_programs_own() -> None:
         {"code": "/app/model.py(3): Mine.forward"},
     )
     assert found(*[called] * 40)["sync"].code == "/app/model.py(3): Mine.forward"
+
+
+@pytest.mark.parametrize(
+    "waiting", [{"name": "waits"}, {"name": "nn.Module: Waiting_0", "source": EventSource.MODULE}]
+)
+def test_threads_that_only_wait_change_no_finding(waiting: dict[str, Any]) -> None:
+    """Blocks, and calls of modules, whose CPU time says that they wait."""
+    columns = {
+        "start_ns": BASE_NS,
+        "end_ns": BASE_NS + 10_000_000,
+        "cpu_time_ns": 0,
+        "scope": RecordScope.USER_SCOPE,
+    }
+    copying = {"name": "aten::copy_", "start_ns": BASE_NS, "end_ns": BASE_NS + 6_000_000}
+    computing = {
+        "name": "aten::mm",
+        "start_ns": BASE_NS + 6_000_000,
+        "end_ns": BASE_NS + 10_000_000,
+    }
+    threads = [WORKER_THREAD._replace(number=number, thread_id=number) for number in range(2, 11)]
+    beside = [{**columns, **waiting, "thread": thread} for thread in threads]
+    seen = Recording([Process("", make_batch([copying, computing, *beside]))])
+    (copies,) = [each for each in findings([seen]) if each.serious]
+    assert (copies.rule, copies.share) == ("copy", pytest.approx(0.6))
+
+
+def test_what_threads_wait_that_only_wait_is_no_fault() -> None:
+    monitor = {
+        "name": "monitor",
+        "scope": RecordScope.USER_SCOPE,
+        "thread": WORKER_THREAD,
+        "cpu_time_ns": 1000,
+    }
+    times = {"start_ns": BASE_NS, "end_ns": BASE_NS + 10_000_000}
+    ran = make_batch([{"name": "aten::mm", **times}, {**monitor, **times}])
+    assert findings([Recording([Process("", ran)])]) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from timeouts import PATIENCE_S
+from helpers.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 

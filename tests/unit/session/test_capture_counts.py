@@ -1,4 +1,6 @@
-"""Every row of a capture is counted once per sink, whatever the sink, its sampler or the memory does."""
+"""Every row of a capture is counted once per sink, whatever the sink, its sampler or the memory
+does.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 
-from batches import make_batch
+from helpers.batches import make_batch
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.batches.selection import Selected
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.counters import FATES
+from otel_recfn.model.counters import OUTCOMES
 from otel_recfn.model.events import EventSource, make_event_id
 from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.session.capture import Capture
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.sinks.spans.sink import SpansSink
-from timeouts import PATIENCE_S
 
 NOTHING = {"dropped.buffer_full": 0, "dropped.error": 0, "incomplete": 0}
 
@@ -166,7 +168,9 @@ def test_a_sampler_that_raises_refuses_and_the_sink_goes_on(
     capture.close(PATIENCE_S)
     counters = counters_of(capture)
     assert (counters["recorded"], counters["waiting"]) == (78, 0)
-    assert counters["recorded"] + counters["added"] == sum(counters[fate] for fate in FATES)
+    assert counters["recorded"] + counters["added"] == sum(
+        counters[outcome] for outcome in OUTCOMES
+    )
     assert counters["unsampled"] > 0
     assert sum("raised" in record.message for record in caplog.records) == 1
     spans = exporter.get_finished_spans()

@@ -1,11 +1,13 @@
-"""The in-memory sink keeps the newest events, in order of their starts, and counts what it dropped."""
+"""The in-memory sink keeps the newest events, in order of their starts, and counts what it
+dropped.
+"""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches import BASE_NS, make_batch
+from helpers.batches import BASE_NS, make_batch
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.in_memory import InMemorySink
 

@@ -20,9 +20,10 @@ PACKAGE = Path(otel_recfn.__file__).parent
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    before = forks._registered
+    # Nobody else ever takes back what is done around forks.
+    before = forks._registered  # noqa: SLF001
     yield
-    forks._registered = before
+    forks._registered = before  # noqa: SLF001
 
 
 class Notes:

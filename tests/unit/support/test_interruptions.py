@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from types import FrameType
+from unittest.mock import Mock
 
 import pytest
 
-from otel_recfn.support.signal_handlers import raised_by_signal_handler
-from timeouts import PATIENCE_S
+from helpers.timeouts import PATIENCE_S
+from otel_recfn.support.interruptions import raised_by_signal_handler
 
 INTERRUPTED_READER = """
 import os
@@ -104,6 +107,56 @@ def test_a_handlers_exception_is_told_from_others(handler: signal.Handlers) -> N
         signal.signal(signal.SIGALRM, before)
 
 
+def in_a_loop() -> None:
+    _thread.interrupt_main()  # as Ctrl-C does: the signal comes when Python looks for it
+    while True:
+        pass
+
+
+def in_a_function_written_in_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def and_raised_again() -> None:
+    try:
+        in_a_loop()
+    except KeyboardInterrupt as error:
+        raise error
+
+
+@pytest.mark.parametrize("interrupted", [in_a_loop, in_a_function_written_in_c, and_raised_again])
+def test_ctrl_c_is_a_handlers(interrupted: Callable[[], None]) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt) as raised:
+            interrupted()
+        assert raised_by_signal_handler(raised.value)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def by_a_class() -> None:
+    raise KeyboardInterrupt
+
+
+def from_another_error() -> None:
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError as error:
+        raise KeyboardInterrupt("stop") from error
+
+
+@pytest.mark.parametrize(
+    "raising", [by_a_class, from_another_error, Mock(side_effect=KeyboardInterrupt)]
+)
+def test_a_keyboard_interrupt_that_somebody_raises_is_no_handlers(
+    raising: Callable[[], None],
+) -> None:
+    with pytest.raises(KeyboardInterrupt) as raised:
+        raising()
+    assert not raised_by_signal_handler(raised.value)
+
+
 def test_an_exception_of_our_own_is_not_a_handlers() -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         _ = 1 / 0
@@ -121,7 +174,7 @@ def test_a_keyboard_interrupt_during_the_look_at_the_context_is_not_lost() -> No
     assert program.stdout == "100\n"
 
 
-@pytest.mark.parametrize("interrupted", ["_read", "_after_attach", "_after_get_current"])
+@pytest.mark.parametrize("interrupted", ["read", "_seen"])
 def test_a_timeout_during_the_look_at_the_context_is_not_lost(interrupted: str) -> None:
     source = f"NAME = {interrupted!r}\n{TIMEOUT_IN_CONTEXT}"
     program = subprocess.run(

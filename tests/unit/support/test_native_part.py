@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.errors import RecorderUnavailable
 from otel_recfn.support import native_part
-from timeouts import PATIENCE_S
 
 
 @pytest.fixture

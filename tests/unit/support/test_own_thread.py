@@ -1,4 +1,6 @@
-"""A fork finds the threads of ours at rest, and waits for that no longer than the program can bear."""
+"""A fork finds the threads of ours at rest, and waits for that no longer than the program can
+bear.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from example_counts import SOAK
+from helpers.example_counts import SOAK
+from helpers.small_process import Run
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.support import forks
 from otel_recfn.support.forks import OwnThread, at_work, resting
-from small_process import Run
-from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 FORKS = 40 * SOAK

@@ -1,14 +1,17 @@
-"""Which of the program's spans can be found by their ids, and which of them are kept alive for that."""
+"""Which of the program's spans can be found by their ids, and which of them are kept alive for
+that.
+"""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from otel_recfn.support.seen_spans import MOST, SeenSpans
+from otel_recfn.support.seen_spans import MAX_SEEN_SPANS, SeenSpans
 
 pytestmark = pytest.mark.one_python
 
@@ -25,10 +28,11 @@ def span(parent: int = 0, end_time: int | None = None) -> Any:
 
 
 @pytest.fixture
-def seen() -> SeenSpans:
+def seen() -> Iterator[SeenSpans]:
     made = SeenSpans()
-    made.keep_alive(True)
-    return made
+    kept = made.retain()
+    yield made
+    del kept
 
 
 def found(seen: SeenSpans, *numbers: int) -> list[Any]:
@@ -37,18 +41,18 @@ def found(seen: SeenSpans, *numbers: int) -> list[Any]:
 
 @pytest.mark.parametrize("over", [False, True])
 def test_the_newest_are_kept(seen: SeenSpans, over: bool) -> None:
-    for number in range(1, 2 * MOST):
+    for number in range(1, 2 * MAX_SEEN_SPANS):
         seen.note(TRACE, number, span(end_time=7 if over else None))
-    kept = found(seen, *range(2 * MOST))
-    assert MOST // 2 <= len(kept) - kept.count(None) <= MOST
-    assert None not in kept[-MOST // 2 :]
+    kept = found(seen, *range(2 * MAX_SEEN_SPANS))
+    assert MAX_SEEN_SPANS // 2 <= len(kept) - kept.count(None) <= MAX_SEEN_SPANS
+    assert None not in kept[-MAX_SEEN_SPANS // 2 :]
 
 
 def test_one_that_is_open_is_kept_however_many_are_over(seen: SeenSpans) -> None:
-    open_ones = [span() for _ in range(MOST // 4)]
+    open_ones = [span() for _ in range(MAX_SEEN_SPANS // 4)]
     for number, each in enumerate(open_ones):
         seen.note(TRACE, number, each)
-    for number in range(MOST, 4 * MOST):
+    for number in range(MAX_SEEN_SPANS, 4 * MAX_SEEN_SPANS):
         seen.note(TRACE, number, span(end_time=7))
     assert found(seen, *range(len(open_ones))) == open_ones
 
@@ -82,15 +86,17 @@ def test_where_nobody_tells_of_them_none_is_kept_alive() -> None:
 def test_those_that_are_open_when_somebody_comes_who_tells_of_them_are_known() -> None:
     seen, around, inner, over = SeenSpans(), span(), span(parent=1), span()
     seen.became_current(TRACE, 1, around)
-    for number in range(MOST, 4 * MOST):
+    for number in range(MAX_SEEN_SPANS, 4 * MAX_SEEN_SPANS):
         seen.became_current(TRACE, number, span())  # which is gone at once
     seen.note(TRACE, 2, inner)
     seen.note(TRACE, 3, over)
     over.end_time = 7
-    seen.keep_alive(True)
+    kept, also_kept = seen.retain(), seen.retain()
     assert found(seen, 1, 2, 3) == [around, inner, None]
-    seen.keep_alive(False)
+    del kept
+    assert found(seen, 1, 2) == [around, inner]
+    del also_kept
     seen.note(TRACE, 4, last := span())
-    assert found(seen, 1, 2, 4) == [around, inner, None]  # a file may yet be written
-    seen.keep_alive(True)
-    assert found(seen, 4) == [last]
+    assert found(seen, 1, 2, 4) == [None, None, None]
+    _kept_again = seen.retain()
+    assert found(seen, 1, 4) == [around, last]

@@ -1,4 +1,6 @@
-"""Span ids: different for different events, never 0, the same one by one and by the column, unrelated after a fork."""
+"""Span ids: different for different events, never 0, the same one by one and by the column,
+unrelated after a fork.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ def test_is_a_valid_span_id(event_id: int) -> None:
 
 
 def test_only_the_key_would_be_zero() -> None:
-    assert span_ids.span_id(span_ids._key) == 0
-    assert span_ids._key > 1 << 63
+    assert span_ids.span_id(span_ids.current_key()) == 0
+    assert span_ids.current_key() > 1 << 63
 
 
 def test_rekeying_changes_every_id() -> None:

@@ -1,4 +1,6 @@
-"""Names of calls, exceptions and their stack traces, endpoints, texts of somebody else's; shapes and dtypes as lists."""
+"""Names of calls, exceptions and their stack traces, endpoints, texts of somebody else's; shapes
+and dtypes as lists.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ from hypothesis import strategies as st
 
 from otel_recfn.support import texts
 from otel_recfn.support.texts import (
+    MAX_BYTES,
     MAX_CHARACTERS,
-    MOST_BYTES,
-    MOST_FRAMES,
-    MOST_SHOWN,
+    MAX_FRAMES,
+    MAX_SHOWN_NAMES,
     CalledCode,
     called_code,
     element_texts,
@@ -154,16 +156,16 @@ def deep(frames: int, error: BaseException) -> None:
     deep(frames - 1, error)
 
 
-@pytest.mark.parametrize("frames", [10, MOST_FRAMES * 2, 700])
+@pytest.mark.parametrize("frames", [10, MAX_FRAMES * 2, 700])
 def test_it_is_bounded(frames: int) -> None:
     stacktrace = failure(caught(deep, frames, ValueError("x" * 20_000)))[1]
     lines = stacktrace.splitlines()
     shown = [line for line in lines if line.startswith('  File "')]
-    assert len(shown) == min(frames + 2, MOST_FRAMES)
-    assert (f"  [{frames + 2 - MOST_FRAMES} more frames]" in lines) == (frames + 2 > MOST_FRAMES)
+    assert len(shown) == min(frames + 2, MAX_FRAMES)
+    assert (f"  [{frames + 2 - MAX_FRAMES} more frames]" in lines) == (frames + 2 > MAX_FRAMES)
     assert "in caught" in shown[0]
     assert shown[-1].endswith("in deep")
-    assert len(stacktrace.encode()) <= MOST_BYTES
+    assert len(stacktrace.encode()) <= MAX_BYTES
     assert stacktrace.endswith("xxx\n")
 
 
@@ -205,7 +207,7 @@ def test_endpoints(endpoint: str, said: str) -> None:
     [
         ("two\r\nlines\x1b[0m", "two lines [0m"),
         ("a \ud800 surrogate", "a surrogate"),
-        ("x" * 1000, "x" * (MOST_SHOWN - 3) + "..."),
+        ("x" * 1000, "x" * (MAX_SHOWN_NAMES - 3) + "..."),
         (None, "None"),
         ("'https://u:p@h/x?k=v' (and http://h/?k)", "'https://h/x (and http://h/"),
     ],
@@ -216,7 +218,7 @@ def test_texts_of_others(text: object, said: str) -> None:
 
 def test_a_long_text_is_read_in_time_of_its_length() -> None:
     for long in ("@" * 1_000_000, "http://" * 200_000, "?" * 1_000_000, " a@" * 300_000):
-        assert len(safe_text(long)) <= MOST_SHOWN
+        assert len(safe_text(long)) <= MAX_SHOWN_NAMES
 
 
 SHAPE = st.lists(st.integers(0, 1 << 40), max_size=4)

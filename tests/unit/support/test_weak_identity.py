@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.forks import ForkSafeLock
-from timeouts import PATIENCE_S
 
 
 class Equal:
@@ -41,9 +41,8 @@ def test_a_key_that_died_is_told_once_and_forgotten() -> None:
     values: WeakIdentityMap[int] = WeakIdentityMap(on_death=died.append)
     for number in range(100):
         key = Equal()
-        assert (
-            values.get(key) is None
-        )  # an id that was used before is not mistaken for the earlier object
+        # An id that was used before is not mistaken for the earlier object.
+        assert values.get(key) is None
         values.set(key, number)
         del key
     assert died == list(range(100))

@@ -11,16 +11,14 @@ import numpy as np
 import numpy_wrappers as ops
 import pytest
 
-from otel_recfn import (
+from otel_recfn import RecordScope, profile, record_function
+from otel_recfn.observing import (
     DisableRecordFunctionGuard,
     RecordFunction,
     RecordFunctionCallback,
-    RecordScope,
     add_global_callback,
     add_thread_local_callback,
     disable_callback,
-    profile,
-    record_function,
     reenable_callback,
     remove_callback,
 )

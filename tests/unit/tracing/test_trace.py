@@ -14,9 +14,14 @@ import numpy as np
 import numpy_wrappers as ops
 import pytest
 
-from otel_recfn import RecordFunctionCallback, add_global_callback, propagate, remove_callback
 from otel_recfn.callbacks import thread_locals
 from otel_recfn.errors import OperatorMissingError
+from otel_recfn.observing import (
+    RecordFunctionCallback,
+    add_global_callback,
+    propagate,
+    remove_callback,
+)
 from otel_recfn.recording.watched import Watched
 from otel_recfn.tracing import Graph, TraceError, trace
 from otel_recfn.tracing.graph import TracerWarning

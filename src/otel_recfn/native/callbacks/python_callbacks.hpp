@@ -45,8 +45,9 @@ class Door {
   void close() {
     closed_.store(true);
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-    while (inside_.load() > own() && std::chrono::steady_clock::now() < deadline)
+    while (inside_.load() > own() && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::yield();
+    }
   }
 
   // In a forked child, where only the forking thread may be inside.
@@ -106,14 +107,14 @@ std::unique_ptr<at::ObserverContext> run_start(size_t slot, const at::RecordFunc
 void run_end(const at::RecordFunction& function, at::ObserverContext* context);
 
 template <size_t Slot>
-std::unique_ptr<at::ObserverContext> start_of_slot(const at::RecordFunction& function) {
+std::unique_ptr<at::ObserverContext> slot_start(const at::RecordFunction& function) {
   return run_start(Slot, function);
 }
 
 template <size_t... Slot>
 constexpr std::array<at::RecordFunctionCallback::StartCallback, kSlots> make_starts(
     std::index_sequence<Slot...>) {
-  return {start_of_slot<Slot>...};
+  return {slot_start<Slot>...};
 }
 
 constexpr auto kStarts = make_starts(std::make_index_sequence<kSlots>{});
@@ -143,8 +144,8 @@ class CallbackSlots {
 
   void release(size_t slot) {
     live_[slot].store(false);
-    const std::shared_ptr<PythonCallback> dropped =
-        std::move(taken_[slot]);  // runs Python when it goes, so it goes last
+    // Runs Python when it goes, so it goes last.
+    const std::shared_ptr<PythonCallback> dropped = std::move(taken_[slot]);
     taken_[slot] = nullptr;
     free_.push_back(slot);
   }
@@ -180,12 +181,12 @@ inline CallbackSlots& slots() {
 
 namespace {
 
-PyObject* report_error = nullptr;  // (handle, exception, name of the range) -> whether it is the
-                                   // program's own and goes on to it
+// (handle, exception, name of the range) -> whether it is the program's own and goes on to it.
+PyObject* report_error = nullptr;
 
 // Hands on what a callback in Python raised to the program, where it is the program's own; else the
 // callback isn't called again.
-void hand_on_error(PythonCallback& callback, const at::RecordFunction& function) {
+void forward_error(PythonCallback& callback, const at::RecordFunction& function) {
   Reference error(take_raised());
   PyObject* const name = to_text(function.name());
   const Reference is_the_programs(
@@ -211,8 +212,9 @@ at::CallbackHandle new_local_handle() {
 void set_thread_callbacks(const std::vector<std::shared_ptr<PythonCallback>>& callbacks) {
   change_local_callbacks([&](auto& entries) {
     remove_from(entries, is_ours);
-    for (const auto& callback : callbacks)
+    for (const auto& callback : callbacks) {
       entries.emplace_back(*callback->pair, callback->torch_handle);
+    }
   });
 }
 
@@ -227,7 +229,8 @@ struct ObservedRange : at::ObserverContext {
   // process that ends.
   ~ObservedRange() override {
     if (callback != nullptr) new std::shared_ptr<PythonCallback>(std::move(callback));
-    function.release(), context.release();
+    function.release();
+    context.release();
   }
 
   void drop() {
@@ -242,28 +245,28 @@ bool is_wanted(PythonCallback& callback, const at::RecordFunction& function) {
   const Reference member(scope_member(function.scope()));
   const Reference answer(PyObject_CallOneArg(callback.should_run.get(), member.get()));
   const int wanted = answer ? PyObject_IsTrue(answer.get()) : -1;
-  if (wanted < 0) hand_on_error(callback, function);
+  if (wanted < 0) forward_error(callback, function);
   return wanted > 0;
 }
 
 bool call_start(ObservedRange& range, const at::RecordFunction& function) {
   range.function = new_function();
   if (range.function && range.callback->start) {
-    const Shown shown(range.function, function, true);
+    const Exposure exposure(range.function, function, true);
     range.context =
         Reference(PyObject_CallOneArg(range.callback->start.get(), range.function.get()));
   }
   if (PyErr_Occurred() == nullptr) return true;
-  hand_on_error(*range.callback, function);
+  forward_error(*range.callback, function);
   return false;
 }
 
 void call_end(ObservedRange& range, const at::RecordFunction& function) {
   if (!range.callback->end || range.callback->failed) return;
-  const Shown shown(range.function, function, false);
+  const Exposure exposure(range.function, function, false);
   PyObject* arguments[] = {range.function.get(), range.context ? range.context.get() : Py_None};
   const Reference result(PyObject_Vectorcall(range.callback->end.get(), arguments, 2, nullptr));
-  if (!result) hand_on_error(*range.callback, function);
+  if (!result) forward_error(*range.callback, function);
 }
 
 }  // namespace
@@ -276,8 +279,10 @@ inline std::unique_ptr<at::ObserverContext> run_start(size_t slot,
   auto range = std::make_unique<ObservedRange>();
   range->callback = slots().at(slot);
   if (range->callback == nullptr) return nullptr;
-  if (is_wanted(*range->callback, function) && call_start(*range, function) && range->callback->end)
+  if (is_wanted(*range->callback, function) && call_start(*range, function) &&
+      range->callback->end) {
     return range;
+  }
   range->drop();
   return nullptr;
 }

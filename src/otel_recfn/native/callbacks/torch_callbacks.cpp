@@ -41,31 +41,42 @@ PyObject* or_python_error(Work work) {
 // each other.
 void before_fork() { callback_list_changes().let_operators_pass(); }
 
-// (RecordScope's members, OperatorName, schema from text, InputsError, error of a range that is
-// over, reporter of errors)
-PyObject* attach(PyObject*, PyObject* args) {
+// `schema`: from text; `thread_id`: from PyTorch's; `report`: of errors.
+PyObject* attach(PyObject*, PyObject* args, PyObject* keywords) {
+  static const char* names[] = {"scopes",     "operator_name", "schema", "inputs_error",
+                                "over_error", "thread_id",     "report", nullptr};
   RuntimeTypes types;
   PyObject* reporter;
-  if (!PyArg_ParseTuple(args, "O!OOOOO", &PyTuple_Type, &types.scopes, &types.operator_name,
-                        &types.schema, &types.inputs_error, &types.over_error, &reporter)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "$O!OOOOOO:attach", const_cast<char**>(names),
+                                   &PyTuple_Type, &types.scopes, &types.operator_name,
+                                   &types.schema, &types.inputs_error, &types.over_error,
+                                   &types.thread_id, &reporter)) {
     return nullptr;
   }
   static const int at_fork = pthread_atfork(before_fork, nullptr, nullptr);
   if (at_fork != 0) return PyErr_NoMemory();
-  Py_INCREF(args);  // all of them live as long as the process
+  // All of them live as long as the process.
+  for (PyObject* given : {types.scopes, types.operator_name, types.schema, types.inputs_error,
+                          types.over_error, types.thread_id, reporter}) {
+    Py_INCREF(given);
+  }
   runtime_types() = types;
   report_error = reporter;
   Py_RETURN_NONE;
 }
 
-PyObject* add(PyObject*, PyObject* args) {
+PyObject* add(PyObject*, PyObject* args, PyObject* keywords) {
+  static const char* names[] = {"handle",        "is_global", "start",         "end",
+                                "should_run",    "scopes",    "sampling_prob", "needs_inputs",
+                                "needs_outputs", "needs_ids", nullptr};
   auto callback = std::make_shared<PythonCallback>();
   PyObject *start, *end, *should_run;
   int global, inputs, outputs, ids;
   unsigned scopes;
   double sampling_prob;
-  if (!PyArg_ParseTuple(args, "KpOOOIdppp", &callback->handle, &global, &start, &end, &should_run,
-                        &scopes, &sampling_prob, &inputs, &outputs, &ids)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "K$pOOOIdppp:add", const_cast<char**>(names),
+                                   &callback->handle, &global, &start, &end, &should_run, &scopes,
+                                   &sampling_prob, &inputs, &outputs, &ids)) {
     return nullptr;
   }
   callback->global = global != 0;
@@ -170,12 +181,12 @@ constexpr Feature kFeatures[] = {
     {"own_tensors", kHasOwnTensors},
 };
 
-// What this PyTorch has of what pytorch/details.py lists, a word each, separated by spaces; a minus
-// sign before what it lacks.
-PyObject* features(PyObject*, PyObject*) { return to_text(told(kFeatures)); }
+// Features of this PyTorch, named as in pytorch/details.py and separated by spaces; missing ones
+// have a leading '-'.
+PyObject* features(PyObject*, PyObject*) { return to_text(feature_list(kFeatures)); }
 
-PyMethodDef methods[] = {{"attach", attach, METH_VARARGS, nullptr},
-                         {"add", add, METH_VARARGS, nullptr},
+PyMethodDef methods[] = {{"attach", with_keywords(attach), METH_VARARGS | METH_KEYWORDS, nullptr},
+                         {"add", with_keywords(add), METH_VARARGS | METH_KEYWORDS, nullptr},
                          {"remove", remove, METH_O, nullptr},
                          {"fail", fail, METH_O, nullptr},
                          {"switch_global", switch_global, METH_VARARGS, nullptr},

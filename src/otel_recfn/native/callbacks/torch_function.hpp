@@ -47,8 +47,8 @@ bool is_known_to_python(const Tensor& tensor) {
 // is given.
 inline PyObject* to_tensor(const at::Tensor& tensor) {
   if (!tensor.defined()) return Py_NewRef(Py_None);
-  return ::THPVariable_Wrap(is_known_to_python(tensor) ? tensor
-                                                       : at::Tensor(tensor.variable_data()));
+  if (is_known_to_python(tensor)) return ::THPVariable_Wrap(tensor);
+  return ::THPVariable_Wrap(at::Tensor(tensor.variable_data()));
 }
 
 template <typename Values>
@@ -86,9 +86,11 @@ template <typename Values>
 PyObject* to_dict(const Values& values) {
   Reference dict(PyDict_New());
   for (const auto& [name, value] : values) {
-    const Reference key(to_text(name)), object(to_python(value));
-    if (!dict || !key || !object || PyDict_SetItem(dict.get(), key.get(), object.get()) < 0)
+    const Reference key(to_text(name));
+    const Reference object(to_python(value));
+    if (!dict || !key || !object || PyDict_SetItem(dict.get(), key.get(), object.get()) < 0) {
       return nullptr;
+    }
   }
   return dict.release();
 }
@@ -112,6 +114,7 @@ struct RuntimeTypes {
   PyObject* schema = nullptr;         // (text) -> FunctionSchema
   PyObject* inputs_error = nullptr;   // inputs asked for outside the start callback
   PyObject* over_error = nullptr;     // anything asked for outside callbacks
+  PyObject* thread_id = nullptr;      // (PyTorch's id of a thread) -> ours
 };
 
 inline RuntimeTypes& runtime_types() {
@@ -125,8 +128,7 @@ PyObject* read_function(PyObject* self, Read read) {
   if (function == nullptr) {
     PyErr_SetString(runtime_types().over_error,
                     "a RecordFunction of PyTorch's was read after the callback that got it "
-                    "returned; keep what you need in the "
-                    "observer context instead");
+                    "returned; keep what you need in the observer context instead");
     return nullptr;
   }
   try {
@@ -140,8 +142,8 @@ PyObject* read_function(PyObject* self, Read read) {
 }
 
 inline bool may_read_inputs(PyObject* self, const char* method) {
-  const auto* announced = reinterpret_cast<TorchFunction*>(self);
-  if (announced->function != nullptr && announced->starting) return true;
+  const auto* torch_function = reinterpret_cast<TorchFunction*>(self);
+  if (torch_function->function != nullptr && torch_function->starting) return true;
   PyErr_Format(runtime_types().inputs_error,
                "%s() was called outside the start callback; keep what you need in the observer "
                "context instead",
@@ -204,22 +206,35 @@ PyObject* read_number(PyObject* self, PyObject*) {
   });
 }
 
+template <auto Read>
+PyObject* read_thread_id(PyObject* self, PyObject* none) {
+  const Reference torchs(read_number<Read>(self, none));
+  return torchs ? PyObject_CallOneArg(runtime_types().thread_id, torchs.get()) : nullptr;
+}
+
+// PyTorch marks few ranges of which it is known at the begin.
+inline bool is_async(const at::RecordFunction& fn) {
+  return fn.isAsync() || fn.threadId() != at::RecordFunction::currentThreadId();
+}
+
 inline PyMethodDef function_methods[] = {
     {"name", read_name, METH_NOARGS, "The range's name."},
     {"scope", read_scope, METH_NOARGS, "Its RecordScope."},
     {"seq_nr", read_number<&at::RecordFunction::seqNr>, METH_NOARGS,
      "Links forward and backward; -1 where there is none."},
-    {"thread_id", read_number<&at::RecordFunction::threadId>, METH_NOARGS,
+    {"thread_id", read_thread_id<&at::RecordFunction::threadId>, METH_NOARGS,
      "Logical id of the thread that began it."},
-    {"forward_thread_id", read_number<&at::RecordFunction::forwardThreadId>, METH_NOARGS,
+    {"forward_thread_id", read_thread_id<&at::RecordFunction::forwardThreadId>, METH_NOARGS,
      "Of backward functions; else 0."},
     {"handle", read_number<&at::RecordFunction::handle>, METH_NOARGS,
      "Unique where a callback needs ids."},
     {"debug_handle", read_number<&at::RecordFunction::debugHandle>, METH_NOARGS,
      "-1 where there is none."},
     {"inputs", read_inputs, METH_NOARGS,
-     "The values, in the start callback; empty unless a callback needs inputs."},
-    {"kwinputs", read_kwinputs, METH_NOARGS, "The keyword values, in the start callback."},
+     "The values, in the start callback; elsewhere an InputsError. Empty unless a callback needs "
+     "inputs."},
+    {"kwinputs", read_kwinputs, METH_NOARGS,
+     "The keyword values, in the start callback; elsewhere an InputsError."},
     {"outputs", read_outputs, METH_NOARGS,
      "The values, in the end callback; empty unless a callback needs outputs."},
     {"num_inputs", read_number<&at::RecordFunction::num_inputs>, METH_NOARGS,
@@ -234,8 +249,8 @@ inline PyMethodDef function_methods[] = {
      "Whether a callback needs outputs."},
     {"is_active", read_number<&at::RecordFunction::isActive>, METH_NOARGS,
      "Whether it runs callbacks."},
-    {"is_async", read_number<&at::RecordFunction::isAsync>, METH_NOARGS,
-     "Whether it may end in another thread."},
+    {"is_async", read_number<is_async>, METH_NOARGS,
+     "Whether it ends in another thread, or with a future; certain in end callbacks."},
     {"is_nccl_meta", read_number<&at::RecordFunction::isNcclMeta>, METH_NOARGS,
      "Whether it collects NCCL metadata."},
     {"is_static_runtime_out_variant", read_number<is_out_variant>, METH_NOARGS,
@@ -262,19 +277,19 @@ inline Reference new_function() {
 }
 
 // The object shows `function` for as long as this lives.
-class Shown {
+class Exposure {
  public:
-  Shown(const Reference& object, const at::RecordFunction& function, bool starting)
-      : shown_(reinterpret_cast<TorchFunction*>(object.get())) {
-    shown_->function = &function;
-    shown_->starting = starting;
+  Exposure(const Reference& object, const at::RecordFunction& function, bool starting)
+      : function_object_(reinterpret_cast<TorchFunction*>(object.get())) {
+    function_object_->function = &function;
+    function_object_->starting = starting;
   }
-  ~Shown() { shown_->function = nullptr; }
-  Shown(const Shown&) = delete;
-  Shown& operator=(const Shown&) = delete;
+  ~Exposure() { function_object_->function = nullptr; }
+  Exposure(const Exposure&) = delete;
+  Exposure& operator=(const Exposure&) = delete;
 
  private:
-  TorchFunction* shown_;
+  TorchFunction* function_object_;
 };
 
 }  // namespace recfn

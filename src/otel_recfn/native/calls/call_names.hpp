@@ -1,23 +1,21 @@
-// The names of calls, kept for the next ones: of Python functions as long as calls are traced, of C
-// functions the recent ones. Both stand in tables where a call finds its name with one look.
-// Everything here needs the GIL.
+// The names of calls, kept for the next ones: of Python functions as long as these live and calls
+// are traced, of C functions the recent ones. Both stand in tables where a call finds its name with
+// one look. Nothing of the program's lives longer for that. Everything here needs the GIL.
 #pragma once
 #include <cstring>
+#include <map>
 #include <unordered_map>
 #include <utility>
 
 #include "calls/call_texts.hpp"
-#include "core/known_calls.hpp"
+#include "calls/known_calls.hpp"
 #include "cpython/python.hpp"
+#include "cpython/unseen_calls.hpp"
 #include "model/numbers.hpp"
 
 namespace recfn {
 
 constexpr uint32_t kRecentBits = 10;  // of places in a table of recent names
-
-inline uint64_t spread(const PyObject* code, int instruction) {
-  return (reinterpret_cast<uintptr_t>(code) + static_cast<uint64_t>(instruction)) * kOddNumber;
-}
 
 // Names that were found lately, of what is shown, by code object and instruction. Whoever frees
 // names empties it.
@@ -25,28 +23,32 @@ class RecentNames {
  public:
   // Null where it isn't among them.
   const KnownCall* find(const PyObject* code, int instruction) const {
-    const Place& place = places_[place_of(code, instruction)];
-    return place.code == code && place.instruction == instruction ? found_at(&place.call) : nullptr;
+    const Entry& entry = entries_[index_of(code, instruction)];
+    return entry.code == code && entry.instruction == instruction ? &entry.call : nullptr;
   }
-  void keep(const PyObject* code, int instruction, const std::string& name) {
-    places_[place_of(code, instruction)] = {code, instruction, KnownCall(text_of(name))};
+  void cache(const PyObject* code, int instruction, const std::string& name) {
+    entries_[index_of(code, instruction)] = {code, instruction, KnownCall(text_of(name))};
+  }
+  void remove(const PyObject* code, int instruction) {
+    if (find(code, instruction) != nullptr) entries_[index_of(code, instruction)] = {};
   }
   void clear() {
-    for (Place& place : places_) place = {};
+    for (Entry& entry : entries_) entry = {};
   }
 
  private:
-  struct Place {
+  struct Entry {
     const PyObject* code = nullptr;
     int64_t instruction = 0;
     KnownCall call;
   };
 
-  static size_t place_of(const PyObject* code, int instruction) {
-    return static_cast<size_t>(spread(code, instruction) >> (64 - kRecentBits));
+  static size_t index_of(const PyObject* code, int instruction) {
+    const uint64_t sum = reinterpret_cast<uintptr_t>(code) + static_cast<uint64_t>(instruction);
+    return static_cast<size_t>(sum * kOddNumber >> (64 - kRecentBits));
   }
 
-  Place places_[size_t{1} << kRecentBits];
+  Entry entries_[size_t{1} << kRecentBits];
 };
 
 inline RecentNames recent_names;
@@ -58,22 +60,22 @@ class RecentFunctions {
   const KnownCall* find(const CFunction& function) const {
     if (__builtin_expect(function.bound_to == nullptr, 0)) return nullptr;
     const PyTypeObject* const type = Py_TYPE(function.bound_to);
-    const Place& place = places_[place_of(function.definition, type)];
-    return place.is_of(function.definition, type) ? found_at(&place.call) : nullptr;
+    const Entry& entry = entries_[index_of(function.definition, type)];
+    return entry.matches(function.definition, type) ? &entry.call : nullptr;
   }
   // But not what is bound to nothing, has a type that may change unseen, or may be freed with its
   // definition.
-  void keep(const CFunction& function, const std::string& name) {
+  void cache(const CFunction& function, const std::string& name) {
     const PyMethodDef* const definition = function.definition;
     const PyTypeObject* const type =
         function.bound_to != nullptr ? Py_TYPE(function.bound_to) : nullptr;
     if (type == nullptr || type->tp_version_tag == 0 || is_pybind11s(type)) return;
     const uint32_t version = type->tp_version_tag;
-    places_[place_of(definition, type)] = {definition,    type,    definition->ml_name,
-                                           type->tp_name, version, KnownCall(text_of(name))};
+    entries_[index_of(definition, type)] = {definition,    type,    definition->ml_name,
+                                            type->tp_name, version, KnownCall(text_of(name))};
   }
   void clear() {
-    for (Place& place : places_) place = {};
+    for (Entry& entry : entries_) entry = {};
   }
 
  private:
@@ -81,35 +83,115 @@ class RecentFunctions {
   // it is a library's. Another type has another version, a number that CPython gives each type,
   // anew when it changes, and 0 while it has none; or another name, where it was renamed without
   // (from 3.13 on) or has another's number after `sys._clear_type_cache` (on 3.10).
-  struct alignas(64) Place {
+  struct alignas(64) Entry {
     const PyMethodDef* definition = nullptr;
     const PyTypeObject* type = nullptr;
-    const void *name = nullptr, *type_name = nullptr;
+    const void* name = nullptr;
+    const void* type_name = nullptr;
     uint32_t type_version = 0;
     KnownCall call;
 
-    bool is_of(const PyMethodDef* other, const PyTypeObject* other_type) const {
+    bool matches(const PyMethodDef* other, const PyTypeObject* other_type) const {
       return definition == other && type == other_type && name == other->ml_name &&
              type_name == other_type->tp_name && type_version == other_type->tp_version_tag;
     }
   };
-  static_assert(sizeof(Place) == 64);
+  static_assert(sizeof(Entry) == 64);
 
   // Whether functions that are bound to such an object are pybind11's, which makes and frees them.
   static bool is_pybind11s(const PyTypeObject* type) {
     return type == &PyCapsule_Type || std::strstr(type->tp_name, "pybind11") != nullptr;
   }
 
-  static size_t place_of(const PyMethodDef* definition, const PyTypeObject* type) {
+  static size_t index_of(const PyMethodDef* definition, const PyTypeObject* type) {
     const uint64_t both =
         reinterpret_cast<uintptr_t>(definition) ^ reinterpret_cast<uintptr_t>(type) << 1;
     return static_cast<size_t>(both * kOddNumber >> (64 - kRecentBits));
   }
 
-  Place places_[size_t{1} << kRecentBits];
+  Entry entries_[size_t{1} << kRecentBits];
 };
 
 inline RecentFunctions recent_functions;
+
+// The names of calls of Python functions, by code object and instruction.
+//
+// When a code object ends, CPython calls the function that goes with its extra: its names are
+// forgotten then, because another one may come to its address. A reference would keep alive what a
+// program makes and drops again (by `exec`, say). To see at each call whether it is still the same
+// code object would cost each call.
+class CodeNames {
+ public:
+  using ByInstruction = std::map<int, CallName>;
+
+  // False where other tools have taken all places that CPython has for extras.
+  bool prepare() {
+    if (slot_ < 0) slot_ = request_slot(on_code_freed);
+    return slot_ >= 0;
+  }
+
+  // Null where it isn't known yet.
+  const CallName* find(const PyObject* code, int instruction) const {
+    const auto code_name = names_.find(code);
+    if (code_name == names_.end()) return nullptr;
+    const auto found = code_name->second.find(instruction);
+    return found != code_name->second.end() ? &found->second : nullptr;
+  }
+
+  const CallName* cache(PyObject* code, int instruction, CallName name) {
+    auto code_name = names_.find(code);
+    if (code_name == names_.end()) code_name = add(code);
+    return &code_name->second.emplace(instruction, std::move(name)).first->second;
+  }
+
+  void clear() {
+    names_.clear();
+    recent_names.clear();
+  }
+
+ private:
+  static constexpr size_t kMaxCodes = 1 << 15;
+
+  using Names = std::unordered_map<const PyObject*, ByInstruction>;
+
+#if PY_VERSION_HEX >= 0x030C0000
+  static constexpr auto request_slot = PyUnstable_Eval_RequestCodeExtraIndex;
+  static constexpr auto set_extra = PyUnstable_Code_SetExtra;
+#else
+  static constexpr auto request_slot = _PyEval_RequestCodeExtraIndex;
+  static constexpr auto set_extra = _PyCode_SetExtra;
+#endif
+
+  // The extra is the code object's own address, because it is all that `on_code_freed` is given.
+  // Where it is set already, from before a `clear`, CPython calls that for the earlier extra: names
+  // are added after it, and stay.
+  Names::iterator add(PyObject* code) {
+    if (names_.size() >= kMaxCodes) clear();
+    if (set_extra(code, slot_, code) < 0) {
+      PyErr_Clear();
+      throw std::bad_alloc();
+    }
+    return names_.try_emplace(code).first;
+  }
+
+  static void on_code_freed(void* code);
+
+  Py_ssize_t slot_ = -1;
+  Names names_;
+};
+
+// Never destroyed: code objects may end after it would be.
+inline CodeNames& code_names = *new CodeNames;
+
+inline void CodeNames::on_code_freed(void* ended) {
+  Names& names = code_names.names_;
+  const auto code_name = names.find(static_cast<PyObject*>(ended));
+  if (code_name == names.end()) return;
+  for (const auto& [instruction, name] : code_name->second) {
+    recent_names.remove(code_name->first, instruction);
+  }
+  names.erase(code_name);
+}
 
 // A name could not be had. Returns -1 where that was a signal handler's doing, whose exception is
 // the program's.
@@ -122,8 +204,7 @@ inline int without_name() {
 }
 
 // The names of calls by code object and instruction: what has none yet gets one, which is kept for
-// the next calls. A code object lives as long as its names, so that another one at its address
-// can't be taken for it.
+// the next calls.
 //
 // Calls run their code from an instruction on: the first one, or of a generator where it was
 // suspended. Numbers below kAtBegin stand for what is called from an instruction
@@ -132,66 +213,56 @@ class CallNames {
  public:
   // From now on calls are called as Python's ProgramTexts say. False with the error set.
   bool read(PyObject* texts) {
-    Reference of_code(PyObject_GetAttrString(texts, "of_code"));
-    if (!of_code || !texts_.read(texts)) return false;
-    of_code_ = std::move(of_code);
+    Reference code_name(PyObject_GetAttrString(texts, "of_code"));
+    if (!code_name || !texts_.read(texts)) return false;
+    if (!code_names.prepare()) {
+      PyErr_SetString(PyExc_RuntimeError,
+                      "other tools have all places for extras of code objects; trace without them");
+      return false;
+    }
+    of_code_ = std::move(code_name);
     forget();
     return true;
   }
 
-  // To free code may run Python, which may ask for the names that are left: there are none by then.
   void forget() {
-    Names forgotten;
-    forgotten.swap(names_);
-    recent_names.clear(), recent_functions.clear();
+    code_names.clear();
+    recent_functions.clear();
   }
 
   // Null where it isn't known yet.
   const CallName* known(PyObject* code, int instruction) const {
-    const auto found = names_.find({code, instruction});
-    return found != names_.end() ? &found->second : nullptr;
+    return code_names.find(code, instruction);
   }
 
   // Of calls that run this code from that instruction on. Null with the error set.
-  const CallName* of_code(PyObject* code, PyFrameObject* frame, int instruction) {
+  const CallName* code_name(PyObject* code, PyFrameObject* frame, int instruction) {
     const int line = PyFrame_GetLineNumber(frame);
-    CallName name = texts_.of_code(reinterpret_cast<PyCodeObject*>(code), line);
+    CallName name = texts_.code_name(reinterpret_cast<PyCodeObject*>(code), line);
     if (name.hides == Hides::kAskFrame && !ask_python(code, line, name)) return nullptr;
-    return keep(code, instruction, std::move(name));
+    return code_names.cache(code, instruction, std::move(name));
   }
 
   // Of the line that the frame is at, where it calls. Without a text for ours. Runs no Python.
-  const CallName* of_call_site(PyObject* code, PyFrameObject* frame, int instruction) {
-    const int place = kFirstCallSite - instruction;
-    if (const CallName* line = known(code, place)) return line;
+  const CallName* call_site_name(PyObject* code, PyFrameObject* frame, int instruction) {
+    const int call_site = kFirstCallSite - instruction;
+    if (const CallName* line = known(code, call_site)) return line;
     CallName line;
-    line.text = texts_.of_line(reinterpret_cast<PyCodeObject*>(code), PyFrame_GetLineNumber(frame));
-    return keep(code, place, std::move(line));
+    line.text =
+        texts_.line_name(reinterpret_cast<PyCodeObject*>(code), PyFrame_GetLineNumber(frame));
+    return code_names.cache(code, call_site, std::move(line));
   }
 
  private:
-  static constexpr int kFirstCallSite =
-      -3;  // from here on downwards, instead of an instruction: of the call that it makes
-
-  static constexpr size_t kMostNames = 1 << 15;
-
-  using Key = std::pair<const PyObject*, int>;
-  struct HashOfKey {
-    size_t operator()(const Key& key) const {
-      return static_cast<size_t>(spread(key.first, key.second));
-    }
-  };
-  using Names = std::unordered_map<Key, CallName, HashOfKey>;
-
-  const CallName* keep(PyObject* code, int instruction, CallName name) {
-    if (names_.size() >= kMostNames) forget();
-    name.code = Reference(Py_NewRef(code));
-    return &names_.emplace(Key{code, instruction}, std::move(name)).first->second;
-  }
+  // From here on downwards, instead of an instruction: of the call that it makes.
+  static constexpr int kFirstCallSite = -3;
 
   // What Python answers where only it knows.
   bool ask_python(PyObject* code, int line, CallName& name) {
-    const Reference asked(Py_NewRef(of_code_.get())), number(PyLong_FromLong(line));
+    // Another thread may start a tracing with other texts while Python runs: what is called is
+    // owned.
+    const Reference asked(Py_NewRef(of_code_.get()));
+    const Reference number(PyLong_FromLong(line));
     PyObject* const arguments[] = {code, number.get()};
     Reference answer(number ? call_unseen(asked.get(), arguments, 2) : nullptr);
     if (!answer) return false;
@@ -199,14 +270,13 @@ class CallNames {
       name.text = as_utf8(answer.get());
       name.hides = Hides::kNothing;
     } else {
-      name.of_frame = std::move(answer);
+      name.frame_namer = std::move(answer);
     }
     return true;
   }
 
   Reference of_code_;
   CallTexts texts_;
-  Names names_;
 };
 
 }  // namespace recfn

@@ -17,20 +17,20 @@ struct CFunction {
   const PyMethodDef* definition = nullptr;  // null: it is none that is told of
   PyObject* bound_to = nullptr;             // null: to nothing, or to a module
 
-  static CFunction of_builtin(PyObject* callable) {
+  static CFunction builtin_name(PyObject* callable) {
     const auto* function = reinterpret_cast<PyCFunctionObject*>(callable);
     return {function->m_ml, function->m_self};
   }
 
   // `first`: the first argument, null where there is none.
-  static CFunction of_method(PyObject* callable, PyObject* first) {
+  static CFunction method_name(PyObject* callable, PyObject* first) {
     if (first == nullptr) return {};
     return {reinterpret_cast<PyMethodDescrObject*>(callable)->d_method, first};
   }
 
   static CFunction of(PyObject* callable, PyObject* first) {
-    if (PyCFunction_Check(callable)) return of_builtin(callable);
-    return Py_TYPE(callable) == &PyMethodDescr_Type ? of_method(callable, first) : CFunction{};
+    if (PyCFunction_Check(callable)) return builtin_name(callable);
+    return Py_TYPE(callable) == &PyMethodDescr_Type ? method_name(callable, first) : CFunction{};
   }
 };
 
@@ -41,8 +41,7 @@ enum class Hides : uint8_t { kNothing = 0, kItself = 1, kAllBelow = 2, kAskFrame
 struct CallName {
   std::string text;
   Hides hides = Hides::kNothing;
-  Reference of_frame;  // kAskFrame: names each call by its frame
-  Reference code;      // null for a C function's
+  Reference frame_namer;  // kAskFrame: names each call by its frame
 };
 
 inline Text text_of(const std::string& text) {
@@ -55,12 +54,12 @@ inline std::string as_utf8(PyObject* string) {
 }
 
 inline bool read_texts(PyObject* owner, const char* name, std::vector<std::string>& texts) {
-  const Reference given(PyObject_GetAttrString(owner, name));
-  const Reference all(given ? PySequence_Fast(given.get(), "a sequence of str") : nullptr);
+  const Reference attribute(PyObject_GetAttrString(owner, name));
+  const Reference all(attribute ? PySequence_Fast(attribute.get(), "a sequence of str") : nullptr);
   if (!all) return false;
   texts.clear();
-  for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(all.get()); ++at) {
-    texts.push_back(as_utf8(PySequence_Fast_GET_ITEM(all.get(), at)));
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(all.get()); ++i) {
+    texts.push_back(as_utf8(PySequence_Fast_GET_ITEM(all.get(), i)));
   }
   return true;
 }
@@ -84,9 +83,9 @@ inline bool ends_with_one_of(const std::vector<std::string>& ends, const std::st
 }
 
 // A place is a file, or, with a slash at its end, a folder.
-inline bool is_at_one_of(const std::vector<std::string>& places, const std::string& file) {
-  return std::any_of(places.begin(), places.end(), [&file](const std::string& place) {
-    return !place.empty() && place.back() == '/' ? begins_with(file, place) : file == place;
+inline bool is_under_any(const std::vector<std::string>& paths, const std::string& file) {
+  return std::any_of(paths.begin(), paths.end(), [&file](const std::string& path) {
+    return !path.empty() && path.back() == '/' ? begins_with(file, path) : file == path;
   });
 }
 
@@ -102,37 +101,39 @@ class CallTexts {
 
   // Of calls that run this code from that line on. Nothing with Hides::kAskFrame where Python has
   // to be asked.
-  CallName of_code(PyCodeObject* code, int line) const {
+  CallName code_name(PyCodeObject* code, int line) const {
     CallName name;
-    const std::string file = as_utf8(code->co_filename), shown = trimmed(file);
+    const std::string file = as_utf8(code->co_filename);
+    const std::string trimmed_file = trimmed(file);
     if (start_among(own_, file) != nullptr) {
       name.hides =
           start_among(own_that_calls_, file) != nullptr ? Hides::kItself : Hides::kAllBelow;
-    } else if (!selects(file, shown)) {
+    } else if (!selects(file, trimmed_file)) {
       name.hides = Hides::kItself;
     } else if (ends_with_one_of(asked_, file)) {
       name.hides = Hides::kAskFrame;
     } else {
-      name.text = text_of(shown, code, line);
+      name.text = text_of(trimmed_file, code, line);
     }
     return name;
   }
 
   // A line of code, as calls of it are called; empty for ours.
-  std::string of_line(PyCodeObject* code, int line) const {
+  std::string line_name(PyCodeObject* code, int line) const {
     const std::string file = as_utf8(code->co_filename);
     return start_among(own_, file) == nullptr ? text_of(trimmed(file), code, line) : std::string();
   }
 
   // Of calls of a C function, which has a definition: its repr, without the address.
-  static std::string of_function(const CFunction& function) {
+  static std::string function_name(const CFunction& function) {
     const bool is_method = function.bound_to != nullptr && !PyModule_Check(function.bound_to);
     std::string text;
     text.reserve(kUsualBytes);
     text.append(is_method ? "<built-in method " : "<built-in function ")
         .append(function.definition->ml_name);
-    if (is_method)
+    if (is_method) {
       text.append(" of ").append(Py_TYPE(function.bound_to)->tp_name).append(" object");
+    }
     text += '>';
     return text;
   }
@@ -143,8 +144,8 @@ class CallTexts {
   using Texts = std::vector<std::string>;
 
   bool selects(const std::string& file, const std::string& trimmed) const {
-    const auto is_among = [&](const Texts& places) {
-      return is_at_one_of(places, file) || is_at_one_of(places, trimmed);
+    const auto is_among = [&](const Texts& paths) {
+      return is_under_any(paths, file) || is_under_any(paths, trimmed);
     };
     return (included_.empty() || is_among(included_)) && !is_among(excluded_);
   }
@@ -154,8 +155,8 @@ class CallTexts {
     return prefix != nullptr ? file.substr(prefix->size()) : file;
   }
 
-  static std::string text_of(const std::string& shown, PyCodeObject* code, int line) {
-    std::string text = shown + "(" + std::to_string(line) + "): " + as_utf8(code->co_name);
+  static std::string text_of(const std::string& trimmed_file, PyCodeObject* code, int line) {
+    std::string text = trimmed_file + "(" + std::to_string(line) + "): " + as_utf8(code->co_name);
     text.resize(cut_at_character(text.data(), text.size(), kMaxNameBytes));
     return text;
   }

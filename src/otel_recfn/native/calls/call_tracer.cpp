@@ -13,7 +13,7 @@
 namespace recfn {
 namespace {
 
-std::string call_site_of_now() {
+std::string current_call_site() {
   std::string site;
   had_memory_for([&site] { site = call_site(nullptr); });
   return site;
@@ -21,22 +21,24 @@ std::string call_site_of_now() {
 
 // What Python's ProgramTexts say of which calls are shown. False with the error set.
 bool read_limits(PyObject* texts) {
-  const Reference c_calls(PyObject_GetAttrString(texts, "c_calls")),
-      max_depth(PyObject_GetAttrString(texts, "max_depth"));
+  const Reference c_calls(PyObject_GetAttrString(texts, "c_calls"));
+  const Reference max_depth(PyObject_GetAttrString(texts, "max_depth"));
   const Reference call_sites(PyObject_GetAttrString(texts, "call_sites"));
   if (!c_calls || !max_depth || !call_sites) return false;
-  const size_t most = max_depth.get() == Py_None ? SIZE_MAX : PyLong_AsSize_t(max_depth.get());
+  const size_t limit = max_depth.get() == Py_None ? SIZE_MAX : PyLong_AsSize_t(max_depth.get());
   if (PyErr_Occurred()) return false;
-  tracer->c_calls = PyObject_IsTrue(c_calls.get()) != 0, tracer->max_depth = most;
+  tracer->c_calls = PyObject_IsTrue(c_calls.get()) != 0;
+  tracer->max_depth = limit;
   tracer->call_sites = PyObject_IsTrue(call_sites.get()) != 0;
-  call_site_now = tracer->call_sites ? call_site_of_now : nullptr;
+  call_site_now = tracer->call_sites ? current_call_site : nullptr;
   return true;
 }
 
 void note_begin() {
   tracer->began_at = read_ticks(tracer->globals->use_cycle_counter);
-  tracer->newest_thread = PyThreadState_GetID(
-      PyInterpreterState_ThreadHead(PyInterpreterState_Get()));  // it stands first
+  // It stands first.
+  tracer->newest_thread =
+      PyThreadState_GetID(PyInterpreterState_ThreadHead(PyInterpreterState_Get()));
   tracer->with_other_profile_functions.clear();
 }
 
@@ -44,8 +46,9 @@ PyObject* trace_calls(PyObject*, PyObject* args) {
   PyObject *texts, *is_own_thread;
   if (!PyArg_ParseTuple(args, "OO:trace_calls", &texts, &is_own_thread)) return nullptr;
   bool read = false;
-  if (!had_memory_for([&] { read = tracer->names.read(texts) && read_limits(texts); }))
+  if (!had_memory_for([&] { read = tracer->names.read(texts) && read_limits(texts); })) {
     PyErr_NoMemory();
+  }
   if (!read) return nullptr;
   const Reference earlier(std::exchange(tracer->is_own_thread, Py_NewRef(is_own_thread)));
   if (!tracer->is_on()) note_begin();
@@ -53,9 +56,9 @@ PyObject* trace_calls(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-PyObject* stand_in(PyObject*, PyObject* native_ids) {
+PyObject* record_blocked(PyObject*, PyObject* native_ids) {
   return guarded([native_ids] {
-    return stand_in_for_blocked_threads(native_ids) < 0 ? nullptr : Py_NewRef(Py_None);
+    return record_blocked_threads(native_ids) < 0 ? nullptr : Py_NewRef(Py_None);
   });
 }
 
@@ -69,7 +72,7 @@ PyObject* untrace_calls(PyObject*, PyObject*) {
 }
 
 PyObject* go_on_after_fork(PyObject*, PyObject*) {
-  thread_calls().forget_others();
+  thread_calls().forget_parents_threads();
   tracer->turn(tracer->tracing, false);
   Py_RETURN_NONE;
 }
@@ -79,11 +82,12 @@ PyMethodDef functions[] = {
      "trace_calls(texts, is_own_thread): takes what the profile function or the callbacks are told "
      "from now on; while it traces,\n"
      "by other names and limits. A thread of which is_own_thread() says None is asked about again "
-     "at its next call."},
-    {"stand_in_for_blocked_threads", stand_in, METH_O,
-     "stand_in_for_blocked_threads(native ids by ident): begins, for these threads, the calls that "
-     "were open when tracing "
-     "began, where nothing was told of them since. Once a tracing, before its last drain."},
+     "at its next call.\n"
+     "In a child that C code has forked, its first call there makes go_on_after_fork() be called."},
+    {"record_blocked_threads", record_blocked, METH_O,
+     "record_blocked_threads(native ids by ident): begins, for these threads, the calls that "
+     "were open when tracing began, where nothing was told of them since. Once a tracing, before "
+     "its last drain."},
     {"untrace_calls", untrace_calls, METH_NOARGS,
      "untrace_calls(): ends the calls that are open, and traces no thread any more."},
     {"go_on_after_fork", go_on_after_fork, METH_NOARGS,
@@ -91,6 +95,7 @@ PyMethodDef functions[] = {
     {nullptr, nullptr, 0, nullptr}};
 
 void after_fork_in_child() {
+  thread_calls().after_fork_in_child();
   if (tracer->globals != nullptr) tracer->turn(tracer->tracing, true);
 }
 
@@ -98,7 +103,10 @@ void after_fork_in_child() {
 
 int add_call_tracer(PyObject* module) {
   static const int at_fork = pthread_atfork(nullptr, nullptr, after_fork_in_child);
-  if (at_fork != 0) return PyErr_NoMemory(), -1;
+  if (at_fork != 0) {
+    PyErr_NoMemory();
+    return -1;
+  }
   if (tracer->globals == nullptr) new (tracer) Tracer;
   tracer->globals = &globals();
   return PyModule_AddFunctions(module, functions);

@@ -62,16 +62,15 @@ CFunction called(Arguments arguments) {
   const int instruction =
       can_be_suspended ? static_cast<int>(PyLong_AsLong(arguments[1])) : kAtBegin;
   const KnownCall* const name = can_be_suspended ? recent_name(code, instruction) : nullptr;
-  return begin_known(*calls, name, frame, thread)
-             ? none()
-             : answer(enter_slowly(*calls, {code, instruction, nullptr, frame}));
+  if (begin_known_python(*calls, name, frame, thread)) return none();
+  return answer(enter_slowly(*calls, {code, instruction, nullptr, frame}));
 }
 
 [[gnu::hot]] PyObject* on_begin(PyObject*, Arguments arguments, size_t, PyObject*) {
   PyThreadState* const thread = PyThreadState_Get();
   if (ThreadCalls* const calls = ready_calls()) {
     const KnownCall* const name = recent_name(reinterpret_cast<PyCodeObject*>(arguments[0]));
-    if (begin_known(*calls, name, running_frame(thread), thread)) return none();
+    if (begin_known_python(*calls, name, running_frame(thread), thread)) return none();
   }
   return on_other_begin(arguments);
 }
@@ -86,10 +85,10 @@ CFunction called(Arguments arguments) {
 [[gnu::hot]] PyObject* on_end(PyObject*, Arguments, size_t, PyObject*) {
   const void* const frame = running_frame(PyThreadState_Get());
   ThreadCalls* const calls = ready_calls();
-  return calls != nullptr && end_known(*calls, frame) ? none() : on_other_end();
+  return calls != nullptr && end_known_python(*calls, frame) ? none() : on_other_end();
 }
 
-[[gnu::noinline]] PyObject* on_other_begin_of_c(Arguments arguments) {
+[[gnu::noinline]] PyObject* on_other_c_begin(Arguments arguments) {
   const CFunction function = called(arguments);
   if (function.definition == nullptr) return none();
   ThreadCalls* const calls = calls_for_begin(nullptr);
@@ -98,51 +97,53 @@ CFunction called(Arguments arguments) {
 
 // Of the two types that nearly all C functions are of; else without a definition.
 [[gnu::always_inline]] inline CFunction usually_called(PyObject* callable, Arguments arguments) {
-  if (Py_TYPE(callable) == &PyCFunction_Type) return CFunction::of_builtin(callable);
-  return Py_TYPE(callable) == &PyMethodDescr_Type
-             ? CFunction::of_method(callable, first_argument(arguments))
-             : CFunction{};
+  if (Py_TYPE(callable) == &PyCFunction_Type) return CFunction::builtin_name(callable);
+  if (Py_TYPE(callable) != &PyMethodDescr_Type) return {};
+  return CFunction::method_name(callable, first_argument(arguments));
 }
 
 // CPython is asked for the thread by another function, which calls this one last: so this one saves
 // and restores no registers.
-[[gnu::noinline, gnu::hot]] PyObject* on_begin_of_c_in(const PyThreadState* thread,
-                                                       Arguments arguments) {
+[[gnu::noinline, gnu::hot]] PyObject* on_c_begin_in(const PyThreadState* thread,
+                                                    Arguments arguments) {
   PyObject* const callable = arguments[2];
   const CFunction function = usually_called(callable, arguments);
   ThreadCalls* const calls = ready_calls();
-  if (__builtin_expect(function.definition == nullptr || calls == nullptr, 0))
-    return on_other_begin_of_c(arguments);
-  return begin_leaf_in(*calls, recent_functions.find(function), thread)
-             ? none()
-             : on_other_begin_of_c(arguments);
+  if (__builtin_expect(function.definition == nullptr || calls == nullptr, 0)) {
+    return on_other_c_begin(arguments);
+  }
+  if (begin_known_c(*calls, recent_functions.find(function), thread)) return none();
+  return on_other_c_begin(arguments);
 }
 
-[[gnu::hot]] PyObject* on_begin_of_c(PyObject*, Arguments arguments, size_t, PyObject*) {
-  if (Py_TYPE(arguments[2]) == &PyFunction_Type)
-    return none();  // most are, and have events of their own
-  return on_begin_of_c_in(PyThreadState_Get(), arguments);
+[[gnu::hot]] PyObject* on_c_begin(PyObject*, Arguments arguments, size_t, PyObject*) {
+  if (Py_TYPE(arguments[2]) == &PyFunction_Type) {
+    // Most are, and have events of their own.
+    return none();
+  }
+  return on_c_begin_in(PyThreadState_Get(), arguments);
 }
 
-[[gnu::noinline]] PyObject* on_other_end_of_c(Arguments arguments) {
+[[gnu::noinline]] PyObject* on_other_c_end(Arguments arguments) {
   ThreadCalls* const calls = calls_for_end();
   if (calls == nullptr) return without_calls();
   if (called(arguments).definition != nullptr) leave_c_slowly(*calls);
   return none();
 }
 
-[[gnu::hot]] PyObject* on_end_of_c(PyObject*, Arguments arguments, size_t, PyObject*) {
+[[gnu::hot]] PyObject* on_c_end(PyObject*, Arguments arguments, size_t, PyObject*) {
   PyObject* const callable = arguments[2];
   const PyTypeObject* const type = Py_TYPE(callable);
   const bool is_usual =
       type == &PyCFunction_Type || (type == &PyMethodDescr_Type && arguments[3] != missing);
   ThreadCalls* const calls = ready_calls();
-  const bool ended = is_usual && calls != nullptr && end_leaf(*calls->buffer);
-  return ended ? none() : on_other_end_of_c(arguments);
+  const bool ended = is_usual && calls != nullptr && end_known_c(*calls);
+  return ended ? none() : on_other_c_end(arguments);
 }
 
-// What CPython calls without anything between: of a builtin function it would look at keywords and
-// at the depth of recursion first.
+// What CPython calls without anything between, by its vectorcall. Of a builtin function it would
+// look at keywords and at the depth of recursion first, at each event: so the callbacks are objects
+// of a type of ours.
 struct Callback {
   PyObject_HEAD
   vectorcallfunc function;
@@ -153,10 +154,12 @@ void free_callback(PyObject* callback) { PyObject_Free(callback); }
 PyTypeObject* callback_type() {
   static PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
   if (type.tp_basicsize != 0) return &type;
-  type.tp_name = "otel_recfn._native.MonitoringCallback", type.tp_basicsize = sizeof(Callback);
+  type.tp_name = "otel_recfn._native.MonitoringCallback";
+  type.tp_basicsize = sizeof(Callback);
   type.tp_flags =
       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION;
-  type.tp_vectorcall_offset = offsetof(Callback, function), type.tp_call = PyVectorcall_Call;
+  type.tp_vectorcall_offset = offsetof(Callback, function);
+  type.tp_call = PyVectorcall_Call;
   type.tp_dealloc = free_callback;
   return PyType_Ready(&type) == 0 ? &type : nullptr;
 }
@@ -180,11 +183,10 @@ bool add(PyObject* callbacks, vectorcallfunc of_event, std::initializer_list<con
 PyObject* monitoring_callbacks(PyObject*, PyObject* without_argument) {
   missing = without_argument;
   PyObject* callbacks = PyDict_New();
-  const bool made = callbacks != nullptr &&
-                    add(callbacks, on_begin, {"PY_START", "PY_RESUME", "PY_THROW"}) &&
-                    add(callbacks, on_end, {"PY_RETURN", "PY_YIELD", "PY_UNWIND"}) &&
-                    add(callbacks, on_begin_of_c, {"CALL"}) &&
-                    add(callbacks, on_end_of_c, {"C_RETURN", "C_RAISE"});
+  const bool made =
+      callbacks != nullptr && add(callbacks, on_begin, {"PY_START", "PY_RESUME", "PY_THROW"}) &&
+      add(callbacks, on_end, {"PY_RETURN", "PY_YIELD", "PY_UNWIND"}) &&
+      add(callbacks, on_c_begin, {"CALL"}) && add(callbacks, on_c_end, {"C_RETURN", "C_RAISE"});
   if (!made) Py_CLEAR(callbacks);
   return callbacks;
 }

@@ -27,15 +27,14 @@ namespace {
   const bool can_be_suspended = (code->co_flags & kCanSuspend) != 0;
   const int instruction = can_be_suspended ? instruction_of(frame) : kAtBegin;
   const KnownCall* const name = can_be_suspended ? recent_name(code, instruction) : nullptr;
-  return begin_known(calls, name, frame, PyThreadState_Get())
-             ? 0
-             : enter_slowly(calls, {code, instruction, frame, frame});
+  if (begin_known_python(calls, name, frame, PyThreadState_Get())) return 0;
+  return enter_slowly(calls, {code, instruction, frame, frame});
 }
 
 [[gnu::noinline, gnu::hot]] int on_call(ThreadCalls& calls, PyFrameObject* frame) {
   const PyCodeObject* const code = code_of(frame);
   const PyThreadState* const thread = PyThreadState_Get();
-  if (begin_known(calls, recent_name(code), frame, thread)) return 0;
+  if (begin_known_python(calls, recent_name(code), frame, thread)) return 0;
   return on_other_call(calls, frame);
 }
 
@@ -50,8 +49,8 @@ namespace {
   ThreadCalls& calls = *tls_calls;
   const bool is_usual = Py_TYPE(argument) == &PyCFunction_Type && tracer->c_calls;
   if (__builtin_expect(!is_usual, 0)) return on_other_c_call(calls, argument);
-  const KnownCall* const known = recent_functions.find(CFunction::of_builtin(argument));
-  return begin_leaf_in(calls, known, thread) ? 0 : on_other_c_call(calls, argument);
+  const KnownCall* const known = recent_functions.find(CFunction::builtin_name(argument));
+  return begin_known_c(calls, known, thread) ? 0 : on_other_c_call(calls, argument);
 }
 
 [[gnu::noinline, gnu::hot]] int on_c_call(PyObject* argument) {
@@ -59,17 +58,21 @@ namespace {
 }
 
 [[gnu::noinline]] int on_other_return(ThreadCalls& calls, PyFrameObject* frame) {
-  return leave_python_slowly(calls, frame), 0;
+  leave_python_slowly(calls, frame);
+  return 0;
 }
 
 [[gnu::noinline, gnu::hot]] int on_return(ThreadCalls& calls, PyFrameObject* frame) {
-  return end_known(calls, frame) ? 0 : on_other_return(calls, frame);
+  return end_known_python(calls, frame) ? 0 : on_other_return(calls, frame);
 }
 
-[[gnu::noinline]] int on_other_c_return(ThreadCalls& calls) { return leave_c_slowly(calls), 0; }
+[[gnu::noinline]] int on_other_c_return(ThreadCalls& calls) {
+  leave_c_slowly(calls);
+  return 0;
+}
 
 [[gnu::noinline, gnu::hot]] int on_c_return(ThreadCalls& calls) {
-  return end_leaf(*calls.buffer) ? 0 : on_other_c_return(calls);
+  return end_known_c(calls) ? 0 : on_other_c_return(calls);
 }
 
 [[gnu::always_inline]] inline int on_event(ThreadCalls& calls, PyFrameObject* frame, int what,
@@ -121,9 +124,11 @@ bool has_it(PyThreadState* thread) {
 int profile(PyThreadState* thread) {
   if (has_it(thread) || !tracer->is_on()) return 0;
   const uint64_t id = PyThreadState_GetID(thread);
-  const bool has_other = thread->c_profilefunc != nullptr, was_traced = end_calls_of(id);
-  if (has_other && !had_other_profile_function(id))
+  const bool has_other = thread->c_profilefunc != nullptr;
+  const bool was_traced = end_calls_of(id);
+  if (has_other && !had_other_profile_function(id)) {
     tracer->with_other_profile_functions.push_back(id);
+  }
   if (!has_other && _PyEval_SetProfile(thread, on_profile_event, Py_None) < 0) return -1;
   return was_traced || has_other ? 1 : 0;
 }
@@ -131,8 +136,9 @@ int profile(PyThreadState* thread) {
 void take_away() {
   each_thread([](PyThreadState* thread) {
     if (thread->c_profilefunc == on_profile_event &&
-        _PyEval_SetProfile(thread, nullptr, nullptr) < 0)
+        _PyEval_SetProfile(thread, nullptr, nullptr) < 0) {
       PyErr_Clear();
+    }
     return true;
   });
 }

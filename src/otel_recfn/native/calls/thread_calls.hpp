@@ -16,9 +16,10 @@
 namespace recfn {
 
 struct OpenCall {
-  uint64_t entry;     // as ThreadCalls says
-  const void* frame;  // of a Python call, which tells it from other open ones: CPython's frame or
-                      // its frame object; of C's null
+  uint64_t entry;  // as ThreadCalls says
+  // Of a Python call, which tells it from other open ones: CPython's frame or its frame object; of
+  // C's null.
+  const void* frame;
 };
 
 // A thread's stack of open calls, which takes as many as the one of its open ranges. Memory becomes
@@ -33,7 +34,7 @@ class CallStack {
 
   // Whether it is open to calls that begin the short way, and has room for one: one comparison for
   // both.
-  bool takes_next() const { return end_ < gate_; }
+  bool takes_fast_path() const { return end_ < gate_; }
   void open() { gate_ = limit(); }
   void shut() { gate_ = nullptr; }
 
@@ -60,31 +61,43 @@ constexpr size_t kNothingHidden = SIZE_MAX;
 constexpr uint64_t kNotMet = UINT64_MAX;
 
 struct ThreadCalls {
-  // Entries are event ids, 0 where one isn't recorded; with kOfC for a C function's, with kHidden
-  // where its calls of C functions aren't shown.
-  static constexpr uint64_t kHidden = uint64_t{1} << 63, kOfC = uint64_t{1} << 62;
+  // Entries are event ids, 0 where one isn't recorded; with kCFunction for a C function's, with
+  // kHidden where its calls of C functions aren't shown.
+  static constexpr uint64_t kHidden = uint64_t{1} << 63;
+  static constexpr uint64_t kCFunction = uint64_t{1} << 62;
   CallStack stack;
-  size_t hidden_from = kNothingHidden;  // how many calls are around the one below which nothing is
-                                        // shown; the stack is shut
-  size_t shown = 0;                     // how many of those that began while it traces are ranges
-  ThreadBuffer* buffer = nullptr;  // the thread's own, from its first meeting until it ends: nobody
-                                   // takes it away meanwhile
-  uint64_t tracing = 0;            // while which it was told of
-  uint64_t met_in = kNotMet;       // the tracing that has met it
-  uint64_t thread =
-      0;  // the id of its PyThreadState, once somebody asked whether it is to be traced
-  uint64_t gave_way_at =
-      UINT64_MAX;          // up to where the drain had read when the thread last waited for it
+  // How many calls are around the one below which nothing is shown; the stack is shut.
+  size_t hidden_from = kNothingHidden;
+  size_t depth = 0;  // how many of those that began while it traces are ranges
+  // The thread's own, from its first meeting until it ends: nobody takes it away meanwhile.
+  ThreadBuffer* buffer = nullptr;
+  uint64_t tracing = 0;       // while which it was told of
+  uint64_t met_in = kNotMet;  // the tracing that has met it
+  // The id of its PyThreadState, once somebody asked whether it is to be traced.
+  uint64_t thread = 0;
+  // Up to where the drain had read when the thread last waited for it.
+  uint64_t yielded_at = UINT64_MAX;
+  uint64_t forks = 0;      // of the process in which its thread lives
   bool left_out = false;   // it isn't traced
   bool were_open = false;  // those that were open as the thread was met are begun now
   std::atomic<bool> ended{false};
 
-  void hide_below() { hidden_from = stack.size(), stack.shut(); }
-  void show_again() { hidden_from = kNothingHidden, stack.open(); }
+  void hide_callees() {
+    hidden_from = stack.size();
+    stack.shut();
+  }
+
+  void show_again() {
+    hidden_from = kNothingHidden;
+    stack.open();
+  }
 
   void forget() {
-    stack.clear(), show_again();
-    shown = 0, met_in = kNotMet, left_out = false;
+    stack.clear();
+    show_again();
+    depth = 0;
+    met_in = kNotMet;
+    left_out = false;
   }
 };
 
@@ -96,8 +109,10 @@ class AllThreadCalls {
   // Of the calling thread, emptied where it is of an earlier time; null without memory.
   ThreadCalls* own(uint64_t tracing) {
     if (tls_calls == nullptr) had_memory_for([this] { tls_calls = make(); });
-    if (tls_calls != nullptr && tls_calls->tracing != tracing)
-      tls_calls->forget(), tls_calls->tracing = tracing;
+    if (tls_calls != nullptr && tls_calls->tracing != tracing) {
+      tls_calls->forget();
+      tls_calls->tracing = tracing;
+    }
     return tls_calls;
   }
 
@@ -106,21 +121,28 @@ class AllThreadCalls {
     return known_;
   }
 
-  // In a forked child: frees those of the parent's other threads.
-  void forget_others() {
-    free_unless([](const auto& calls) { return calls.get() == tls_calls; });
+  // In a forked child, by pthread_atfork: of the parent's threads only the calling one goes on.
+  void after_fork_in_child() {
+    ++forks_;
+    if (tls_calls != nullptr) tls_calls->forks = forks_;
+  }
+
+  // In a forked child, in any thread of it: frees those of the parent's threads that aren't here.
+  void forget_parents_threads() {
+    free_unless([this](const auto& calls) { return calls->forks == forks_; });
   }
 
  private:
   ThreadCalls* make() {
     all();
     known_.push_back(std::make_unique<ThreadCalls>());
-    if (tells_end_of_thread(known_.back().get())) return known_.back().get();
+    known_.back()->forks = forks_;
+    if (ends_with_thread(known_.back().get())) return known_.back().get();
     known_.pop_back();
     return nullptr;
   }
 
-  static bool tells_end_of_thread(ThreadCalls* calls) {
+  static bool ends_with_thread(ThreadCalls* calls) {
     static pthread_key_t key;
     static const bool made = pthread_key_create(&key, on_thread_end) == 0;
     return made && pthread_setspecific(key, calls) == 0;
@@ -132,12 +154,13 @@ class AllThreadCalls {
     static_cast<ThreadCalls*>(calls)->ended.store(true, std::memory_order_release);
   }
 
-  template <typename Kept>
-  void free_unless(Kept is_kept) {
-    known_.erase(std::partition(known_.begin(), known_.end(), is_kept), known_.end());
+  template <typename Predicate>
+  void free_unless(Predicate is_live) {
+    known_.erase(std::partition(known_.begin(), known_.end(), is_live), known_.end());
   }
 
   std::vector<std::unique_ptr<ThreadCalls>> known_;
+  uint64_t forks_ = 0;  // in this process and in those that it was forked from
 };
 
 // Never destroyed: threads may end after it would be.

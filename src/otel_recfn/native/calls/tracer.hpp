@@ -1,7 +1,7 @@
 // The tracer of calls, and what is done where a call begins and where it ends, with the GIL.
 //
-//   begin    name of the code object ─► begin_call ─► push the event id      at first sight the
-//   name is made end                                 end_range  ◄─ pop
+//   begin   name of the code object ─► begin_call ─► push the event id   (at first sight, the name
+//   end                                 end_range ◄─ pop                  is made)
 //
 // Where Python runs meanwhile (to name a module, to read the context), another thread may stop
 // tracing. It ends what is on this thread's stack of calls and empties that, and takes nothing else
@@ -15,47 +15,49 @@
 
 #include "calls/call_names.hpp"
 #include "calls/thread_calls.hpp"
-#include "core/known_calls.hpp"
+#include "calls/known_calls.hpp"
 #include "cpython/python.hpp"
-#include "python/task_contexts.hpp"
+#include "parents/tasks/task_contexts.hpp"
 
 namespace recfn {
 
-constexpr int kAtBegin =
-    -2;  // instead of an instruction: calls of what can't be suspended begin at their first one
+// Instead of an instruction: calls of what can't be suspended begin at their first one.
+constexpr int kAtBegin = -2;
 constexpr int kCanSuspend = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
 
 struct Tracer {
   uint64_t tracing = 0;  // odd while it traces; another number each time
-  bool forked =
-      false;  // in a child, until locks that another thread of the parent held have been made anew
+  // In a child, until locks that another thread of the parent held have been made anew.
+  bool forked = false;
   uint64_t ready = 0;          // `tracing`, while calls can be recorded; else 0
   uint64_t began_at = 0;       // in ticks
   uint64_t newest_thread = 0;  // the id of the PyThreadState that was made last before that
-  uint64_t stood_in_for =
-      0;  // `tracing`, once the calls of threads that haven't been met were begun for them
+  // `tracing`, once the calls of threads that haven't been met were begun for them.
+  uint64_t blocked_recorded_in = 0;
   bool c_calls = true;
-  bool call_sites = false;  // each call says which line called it: then none begins the short way,
-                            // and no name is kept for that
+  // Each call says which line called it: then none begins the short way, and no name is kept for
+  // that.
+  bool call_sites = false;
   size_t max_depth = SIZE_MAX;
   Globals* globals = nullptr;
   PyObject* is_own_thread = nullptr;
-  std::vector<uint64_t>
-      with_other_profile_functions;  // the ids of the PyThreadStates that were seen to have one
+  // The ids of the PyThreadStates that were seen to have one.
+  std::vector<uint64_t> with_other_profile_functions;
   CallNames names;
 
   bool is_on() const { return (tracing & 1) != 0; }
 
   void turn(uint64_t now_tracing, bool now_forked) {
-    tracing = now_tracing, forked = now_forked;
+    tracing = now_tracing;
+    forked = now_forked;
     ready = is_on() && !forked ? tracing : 0;
   }
 };
 
 // At a fixed address: a pointer to it would be read at each event. Made with the module, and never
 // destroyed.
-alignas(Tracer) inline unsigned char tracer_place[sizeof(Tracer)];
-Tracer* const tracer = reinterpret_cast<Tracer*>(tracer_place);
+alignas(Tracer) inline unsigned char tracer_memory[sizeof(Tracer)];
+Tracer* const tracer = reinterpret_cast<Tracer*>(tracer_memory);
 
 // A Python call that begins. `frame`: null for the one that runs now, which is asked for only where
 // it is needed.
@@ -100,7 +102,7 @@ ThreadCalls* meet(PyFrameObject* frame, const void* key);
 // Begins, in buffers that stand for them, what was on the stacks of threads when tracing began of
 // which nothing was told since: they have been blocked. `native_ids`: of the threads that this is
 // for, by `pthread_self`. Once a tracing. -1 with the error set.
-int stand_in_for_blocked_threads(PyObject* native_ids);
+int record_blocked_threads(PyObject* native_ids);
 
 // Ends what is open in every thread: in others as `end` does that is called in another thread than
 // `begin`.
@@ -111,7 +113,7 @@ void end_all_calls();
 bool end_calls_of(uint64_t thread);
 
 constexpr uint64_t event_id_of(uint64_t entry) {
-  return entry & ~(ThreadCalls::kOfC | ThreadCalls::kHidden);
+  return entry & ~(ThreadCalls::kCFunction | ThreadCalls::kHidden);
 }
 
 inline bool is_recording() {
@@ -123,13 +125,13 @@ inline bool had_other_profile_function(uint64_t thread) {
   return std::find(threads.begin(), threads.end(), thread) != threads.end();
 }
 
-inline bool is_deep_enough(const ThreadCalls& calls) { return calls.shown >= tracer->max_depth; }
+inline bool is_deep_enough(const ThreadCalls& calls) { return calls.depth >= tracer->max_depth; }
 
 inline void end_call(ThreadCalls& calls, uint64_t entry) {
   const uint64_t event_id = event_id_of(entry);
   if (event_id == 0) return;
   end_range(*tracer->globals, *calls.buffer, event_id, 0, 0, kNothingMore);
-  calls.shown -= calls.shown != 0;
+  calls.depth -= calls.depth != 0;
 }
 
 inline void pop(ThreadCalls& calls) {
@@ -142,9 +144,10 @@ inline void pop(ThreadCalls& calls) {
 // `tracing`: the one in which the call began. What can't be pushed is ended: because that was
 // stopped, or the stack is full.
 inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
-  calls.shown += event_id_of(call.entry) != 0;
-  if (calls.stack.is_full() && calls.hidden_from == kNothingHidden && !is_deep_enough(calls))
+  calls.depth += event_id_of(call.entry) != 0;
+  if (calls.stack.is_full() && calls.hidden_from == kNothingHidden && !is_deep_enough(calls)) {
     count_dropped_begin(*calls.buffer);
+  }
   if (calls.stack.is_full() || calls.met_in != tracing) return end_call(calls, call.entry);
   calls.stack.push(call);
 }
@@ -155,51 +158,63 @@ inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
   return __builtin_expect(calls != nullptr && calls->met_in == tracer->ready, 1) ? calls : nullptr;
 }
 
-// Puts the C call that is on no stack (begin_leaf) on both, before anything else is done with them.
-inline void stack_leaf_of(ThreadCalls& calls) {
-  if (calls.buffer == nullptr || calls.buffer->leaf.load(std::memory_order_relaxed) == 0) return;
-  push(calls, {stack_leaf(*calls.buffer) | ThreadCalls::kOfC, nullptr}, calls.met_in);
-}
-
-[[gnu::always_inline]] inline bool takes_next(const ThreadCalls& calls) {
-  return calls.stack.takes_next() && !is_deep_enough(calls);
+[[gnu::always_inline]] inline bool takes_fast_path(const ThreadCalls& calls) {
+  return calls.stack.takes_fast_path() && !is_deep_enough(calls);
 }
 
 [[gnu::always_inline]] inline bool hides_next_c_call(const ThreadCalls& calls) {
   return (calls.stack.back().entry & ThreadCalls::kHidden) != 0;
 }
 
-// Begins a C call the shortest way. Whether it did.
-[[gnu::always_inline]] inline bool begin_leaf_in(ThreadCalls& calls, const KnownCall* call,
-                                                 const PyThreadState* thread) {
-  if (__builtin_expect(call == nullptr || !takes_next(calls) || hides_next_c_call(calls), 0))
-    return false;
-  const Globals& globals = *tracer->globals;
-  return begin_leaf(globals, *calls.buffer, *call, context_version_of(globals, thread));
-}
-
-// Begins a Python call the short way (begin_known_call). Whether it did.
+// Begins a call the short way (begin_known_call). Whether it did. `bits`: of ThreadCalls' entries.
+// `frame`: as OpenCall::frame.
 [[gnu::always_inline]] inline bool begin_known(ThreadCalls& calls, const KnownCall* call,
-                                               const void* frame, const PyThreadState* thread) {
-  if (__builtin_expect(call == nullptr || !takes_next(calls), 0)) return false;
+                                               uint64_t bits, const void* frame,
+                                               const PyThreadState* thread) {
   const Globals& globals = *tracer->globals;
   uint64_t event_id;
   const uint64_t version = context_version_of(globals, thread);
   if (!begin_known_call(globals, *calls.buffer, *call, version, event_id)) return false;
-  calls.stack.push({event_id, frame});
-  ++calls.shown;
+  calls.stack.push({event_id | bits, frame});
+  ++calls.depth;
   return true;
 }
 
-// Ends the innermost call the short way, where it is that frame's. Whether it did. What is hidden
-// has no event id.
-[[gnu::always_inline]] inline bool end_known(ThreadCalls& calls, const void* frame) {
+[[gnu::always_inline]] inline bool begin_known_python(ThreadCalls& calls, const KnownCall* call,
+                                                      const void* frame,
+                                                      const PyThreadState* thread) {
+  if (__builtin_expect(call == nullptr || !takes_fast_path(calls), 0)) return false;
+  return begin_known(calls, call, 0, frame, thread);
+}
+
+[[gnu::always_inline]] inline bool begin_known_c(ThreadCalls& calls, const KnownCall* call,
+                                                 const PyThreadState* thread) {
+  if (__builtin_expect(call == nullptr || !takes_fast_path(calls) || hides_next_c_call(calls), 0)) {
+    return false;
+  }
+  return begin_known(calls, call, ThreadCalls::kCFunction, nullptr, thread);
+}
+
+// Ends the innermost call the short way, where that is this event. Whether it did.
+[[gnu::always_inline]] inline bool end_known(ThreadCalls& calls, uint64_t event_id) {
+  if (!end_known_call(*tracer->globals, *calls.buffer, event_id)) return false;
+  calls.stack.pop();
+  calls.depth -= calls.depth != 0;
+  return true;
+}
+
+// The innermost call where it is that frame's. What is hidden has no event id.
+[[gnu::always_inline]] inline bool end_known_python(ThreadCalls& calls, const void* frame) {
   const OpenCall& innermost = calls.stack.back();
   if (__builtin_expect(innermost.frame != frame || innermost.entry == 0, 0)) return false;
-  if (!end_known_call(*tracer->globals, *calls.buffer, innermost.entry)) return false;
-  calls.stack.pop();
-  calls.shown -= calls.shown != 0;
-  return true;
+  return end_known(calls, innermost.entry);
+}
+
+// The innermost call where it is a C function's that is recorded.
+[[gnu::always_inline]] inline bool end_known_c(ThreadCalls& calls) {
+  const uint64_t entry = calls.stack.back().entry;
+  if (__builtin_expect(entry <= ThreadCalls::kCFunction, 0)) return false;
+  return end_known(calls, entry & ~ThreadCalls::kCFunction);
 }
 
 // The name of what begins there, where it was found lately. What can be suspended has none at its

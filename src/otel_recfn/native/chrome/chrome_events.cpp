@@ -24,12 +24,14 @@ class ChromeEvents {
   ChromeEvents(PyObject* names, int64_t pid, int64_t base_ns)
       : labels_(names, columns_), pid_(pid), base_ns_(base_ns) {}
 
-  bool read(PyObject* batch, PyObject* rows) {
-    return columns_.take(batch) && rows_.take_array(rows, "rows") && read_tracks(batch) &&
-           read_labels();
+  // `ids`: the Python ids of traced calls, by row, 0 where there is none; None where no row has
+  // one.
+  bool read(PyObject* batch, PyObject* rows, PyObject* ids) {
+    return columns_.take(batch) && rows_.take_array(rows, "rows") && read_python_ids(ids) &&
+           read_tracks(batch) && read_labels();
   }
 
-  size_t most_bytes() const { return most_bytes_; }
+  size_t max_bytes() const { return max_bytes_; }
 
   size_t encode(char* begin) const {
     ChromeWriter out(begin);
@@ -49,13 +51,19 @@ class ChromeEvents {
  private:
 // Of one row without its labels: the keys, and 20 digits for every number.
 #define RECFN_BYTES(type, name, empty, attribute, argument, ...) +(sizeof argument + 24)
-  static constexpr size_t kFixedBytes = 768 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
+  static constexpr size_t kFixedBytes = 832 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
 #undef RECFN_BYTES
 
   struct Track {
-    uint64_t logical_id;  // RecordFunction's
-    std::string place;    // ,"pid":1,"tid":2,"ts": and kSlack more
+    uint64_t logical_id;       // RecordFunction's
+    std::string track_fields;  // ,"pid":1,"tid":2,"ts": and kSlack more
   };
+
+  bool read_python_ids(PyObject* ids) {
+    if (ids == Py_None) return true;
+    return own_id_.take(ids, "own") && caller_id_.take(ids, "caller") &&
+           equally_long({columns_.size(), own_id_.size(), caller_id_.size()});
+  }
 
   static bool read_unsigned(PyObject* owner, const char* name, uint64_t* value) {
     const Reference number(PyObject_GetAttrString(owner, name));
@@ -81,9 +89,9 @@ class ChromeEvents {
       return false;
     }
     const uint64_t tid = native_id != 0 ? native_id : number;
-    std::string place =
+    std::string track_fields =
         ",\"pid\":" + std::to_string(pid_) + ",\"tid\":" + std::to_string(tid) + ",\"ts\":";
-    tracks_.push_back({logical, std::move(place.append(kSlack, ' '))});
+    tracks_.push_back({logical, std::move(track_fields.append(kSlack, ' '))});
     return true;
   }
 
@@ -95,7 +103,7 @@ class ChromeEvents {
       const Py_ssize_t label = labels_.find(row, tracks_[columns_.thread[row]].logical_id);
       if (label < 0) return false;
       label_.push_back(static_cast<uint32_t>(label));
-      most_bytes_ += kFixedBytes + 2 * labels_.size(label_.back());
+      max_bytes_ += kFixedBytes + 2 * labels_.size(label_.back());
     }
     labels_.pad();
     return true;
@@ -114,9 +122,9 @@ class ChromeEvents {
     return false;
   }
 
-  // Inlined into the loop of `encode`: a store of characters may alias the writer, and as soon as a
-  // call needs the writer in memory, its position is read again after each store. That cost a
-  // quarter of the encoder's time.
+  // All that writes an event is inlined into the loop of `encode`: a store of characters may alias
+  // the writer, and as soon as a call needs the writer in memory, its position is read again after
+  // each store. That cost a quarter of the encoder's time.
   [[gnu::always_inline]] inline void encode_complete(ChromeWriter& out, Py_ssize_t row,
                                                      uint32_t label) const {
     out.literal(",\n{\"ph\":\"X\"");
@@ -156,22 +164,25 @@ class ChromeEvents {
 
   [[gnu::always_inline]] inline void encode_moment(ChromeWriter& out, uint32_t thread,
                                                    int64_t time_ns) const {
-    const std::string& place = tracks_[thread].place;
-    out.text(std::string_view(place.data(), place.size() - kSlack));
+    const std::string& track_fields = tracks_[thread].track_fields;
+    out.text(std::string_view(track_fields.data(), track_fields.size() - kSlack));
     out.microseconds(time_ns - base_ns_);
   }
 
   // What follows the label: it ends before the event id's value.
   [[gnu::always_inline]] inline void encode_args(ChromeWriter& out, Py_ssize_t row, uint32_t label,
                                                  bool async) const {
-    const uint64_t event_id = columns_.event_id[row], handle = columns_.handle[row];
+    const uint64_t event_id = columns_.event_id[row];
+    const uint64_t handle = columns_.handle[row];
     out.number(event_id);
     if (handle != 0 && handle != event_id) out.argument(",\"External id\":", handle);
+    if (columns_.has_parent_elsewhere(row)) out.argument(",\"Parent id\":", columns_.parent[row]);
     encode_numbers(out, row);
-    if (labels_.is_call(label)) encode_call(out, row, label);
+    if (own_id_.size() != 0 && own_id_[row] != 0) encode_call(out, row, label);
     if (async) {
       out.literal(",\"Async\":true");
       out.argument(",\"End thread id\":", tracks_[columns_.end_thread[row]].logical_id);
+      if (columns_.encloses(row)) out.literal(",\"Encloses\":true");
     }
     if (columns_.is_partial(row)) out.literal(",\"Partial\":true");
     out.literal("}}");
@@ -190,32 +201,33 @@ class ChromeEvents {
 
   // A traced Python call, or a module's call inside one.
   void encode_call(ChromeWriter& out, Py_ssize_t row, uint32_t label) const {
-    const uint64_t caller = columns_.caller[row];
-    if (caller == 0 && columns_.source[row] != kPythonCallSource) return;
-    out.argument(",\"Python id\":", columns_.event_id[row]);
-    if (caller != 0) out.argument(",\"Python parent id\":", caller);
-    if (const auto& module = labels_.module_number(label))
+    out.argument(",\"Python id\":", own_id_[row]);
+    if (const uint64_t caller = caller_id_[row]) out.argument(",\"Python parent id\":", caller);
+    if (const auto& module = labels_.module_number(label)) {
       out.argument(",\"Python module id\":", uint64_t{*module});
+    }
   }
 
   ChromeColumns columns_;
   ColumnView<int64_t> rows_;
+  ColumnView<uint64_t> own_id_, caller_id_;
   EventLabels labels_;
   std::vector<uint32_t> label_;  // of each of the rows
   std::vector<Track> tracks_;
   int64_t pid_, base_ns_;
-  size_t most_bytes_ = kSlack;
+  size_t max_bytes_ = kSlack;
 };
 
 constexpr size_t kFlowBytes = 384;  // of one arrow: the keys, and 20 digits for every number
 
-// What `fill` writes, without the GIL, to the start of a bytearray, which grows to `most` bytes;
-// its size. The buffer is held so that nobody else resizes it meanwhile.
+// What `fill` writes, without the GIL, to the start of a bytearray, which grows to `max_size`
+// bytes; its size. The buffer is held so that nobody else resizes it meanwhile.
 template <typename Fill>
-PyObject* fill_memory(PyObject* memory, size_t most, Fill fill) {
-  const Py_ssize_t needed = static_cast<Py_ssize_t>(most);
-  if (PyByteArray_GET_SIZE(memory) < needed && PyByteArray_Resize(memory, needed) < 0)
+PyObject* fill_memory(PyObject* memory, size_t max_size, Fill fill) {
+  const Py_ssize_t needed = static_cast<Py_ssize_t>(max_size);
+  if (PyByteArray_GET_SIZE(memory) < needed && PyByteArray_Resize(memory, needed) < 0) {
     return nullptr;
+  }
   Py_buffer view;
   if (PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE) < 0) return nullptr;
   size_t size = 0;
@@ -224,18 +236,21 @@ PyObject* fill_memory(PyObject* memory, size_t most, Fill fill) {
   return filled ? PyLong_FromSize_t(size) : nullptr;
 }
 
-PyObject* encode_events(PyObject*, PyObject* arguments) {
-  PyObject *batch, *rows, *memory;
+PyObject* encode_events(PyObject*, PyObject* arguments, PyObject* keywords) {
+  static const char* parameters[] = {"batch", "rows", "pid", "base_ns", "memory", "ids", nullptr};
+  PyObject *batch, *rows, *memory, *ids;
   long long pid, base_ns;
-  if (!PyArg_ParseTuple(arguments, "OOLLO!", &batch, &rows, &pid, &base_ns, &PyByteArray_Type,
-                        &memory))
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "OO$LLO!O:encode_chrome_events",
+                                   const_cast<char**>(parameters), &batch, &rows, &pid, &base_ns,
+                                   &PyByteArray_Type, &memory, &ids)) {
     return nullptr;
+  }
   const Reference names(PyObject_GetAttrString(batch, "names"));
   if (!names) return nullptr;
   return guarded([&]() -> PyObject* {
     ChromeEvents events(names.get(), pid, base_ns);
-    if (!events.read(batch, rows)) return nullptr;
-    return fill_memory(memory, events.most_bytes(),
+    if (!events.read(batch, rows, ids)) return nullptr;
+    return fill_memory(memory, events.max_bytes(),
                        [&](char* begin) { return events.encode(begin); });
   });
 }
@@ -256,16 +271,18 @@ void encode_flow_end(ChromeWriter& out, const FlowEnds& ends, Py_ssize_t row, in
   out.literal(",\"cat\":\"fwdbwd\",\"name\":\"fwdbwd\"");
 }
 
-PyObject* encode_flows(PyObject*, PyObject* arguments) {
-  PyObject *from_tid, *from_ns, *to_tid, *to_ns, *memory;
+PyObject* encode_flows(PyObject*, PyObject* arguments, PyObject* keywords) {
+  static const char* parameters[] = {"arrows", "first_id", "pid", "base_ns", "memory", nullptr};
+  PyObject *arrows, *memory;
   long long first_id, pid, base_ns;
-  if (!PyArg_ParseTuple(arguments, "OOOOLLLO!", &from_tid, &from_ns, &to_tid, &to_ns, &first_id,
-                        &pid, &base_ns, &PyByteArray_Type, &memory)) {
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O$LLLO!:encode_chrome_flows",
+                                   const_cast<char**>(parameters), &arrows, &first_id, &pid,
+                                   &base_ns, &PyByteArray_Type, &memory)) {
     return nullptr;
   }
   FlowEnds from, to;
-  if (!from.tid.take_array(from_tid, "from_tid") || !from.ns.take_array(from_ns, "from_ns") ||
-      !to.tid.take_array(to_tid, "to_tid") || !to.ns.take_array(to_ns, "to_ns")) {
+  if (!from.tid.take(arrows, "from_tid") || !from.ns.take(arrows, "from_ns") ||
+      !to.tid.take(arrows, "to_tid") || !to.ns.take(arrows, "to_ns")) {
     return nullptr;
   }
   const Py_ssize_t count = from.tid.size();
@@ -285,16 +302,17 @@ PyObject* encode_flows(PyObject*, PyObject* arguments) {
   });
 }
 
-PyMethodDef functions[] = {{"encode_chrome_events", encode_events, METH_VARARGS,
-                            "encode_chrome_events(batch, rows, pid, base_ns, memory) -> int\n\n"
-                            "The rows (an int64 array) as Chrome trace events: so many bytes at "
-                            "the start of the bytearray, which grows as needed."},
-                           {"encode_chrome_flows", encode_flows, METH_VARARGS,
-                            "encode_chrome_flows(from_tid, from_ns, to_tid, to_ns, first_id, pid, "
-                            "base_ns, memory) -> int\n\n"
-                            "One fwdbwd arrow per row, from the start of a forward slice to the "
-                            "start of its backward slice, as encode_chrome_events."},
-                           {nullptr, nullptr, 0, nullptr}};
+PyMethodDef functions[] = {
+    {"encode_chrome_events", with_keywords(encode_events), METH_VARARGS | METH_KEYWORDS,
+     "encode_chrome_events(batch, rows, *, pid, base_ns, memory, ids)\n--\n\n"
+     "The rows (an int64 array) as Chrome trace events: so many bytes at the start of the "
+     "bytearray, which grows as needed.\n"
+     "ids: the CallIds of the batch's rows; None: no row has any."},
+    {"encode_chrome_flows", with_keywords(encode_flows), METH_VARARGS | METH_KEYWORDS,
+     "encode_chrome_flows(arrows, *, first_id, pid, base_ns, memory)\n--\n\n"
+     "One fwdbwd arrow per row, from the start of a forward slice to the start of its backward "
+     "slice, as encode_chrome_events."},
+    {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 

@@ -17,18 +17,20 @@ constexpr size_t kSlack = 32;
 
 class ChromeWriter {
  public:
-  explicit ChromeWriter(char* begin) : begin_(begin), at_(begin) {}
+  explicit ChromeWriter(char* begin) : begin_(begin), cursor_(begin) {}
 
   template <size_t N>
   void literal(const char (&text)[N]) {
-    std::memcpy(at_, text, N - 1);
-    at_ += N - 1;
+    std::memcpy(cursor_, text, N - 1);
+    cursor_ += N - 1;
   }
   // kSlack bytes can be read from the text's beginning.
   void text(std::string_view text) {
-    std::memcpy(at_, text.data(), kSlack);
-    if (text.size() > kSlack) std::memcpy(at_ + kSlack, text.data() + kSlack, text.size() - kSlack);
-    at_ += text.size();
+    std::memcpy(cursor_, text.data(), kSlack);
+    if (text.size() > kSlack) {
+      std::memcpy(cursor_ + kSlack, text.data() + kSlack, text.size() - kSlack);
+    }
+    cursor_ += text.size();
   }
 
   void number(uint64_t value) {
@@ -47,27 +49,27 @@ class ChromeWriter {
     literal(key);
     number(value);
   }
-  void hex(uint64_t value) { at_ = std::to_chars(at_, at_ + 16, value, 16).ptr; }
+  void hex(uint64_t value) { cursor_ = std::to_chars(cursor_, cursor_ + 16, value, 16).ptr; }
 
   // Nanoseconds as microseconds with three decimals.
   void microseconds(int64_t nanoseconds) {
     const uint64_t value = magnitude(nanoseconds);
     number(value / 1000);
-    const unsigned rest = static_cast<unsigned>(value % 1000);
-    *at_++ = '.';
-    *at_++ = static_cast<char>('0' + rest / 100);
-    *at_++ = static_cast<char>('0' + rest / 10 % 10);
-    *at_++ = static_cast<char>('0' + rest % 10);
+    const unsigned remainder = static_cast<unsigned>(value % 1000);
+    *cursor_++ = '.';
+    *cursor_++ = static_cast<char>('0' + remainder / 100);
+    *cursor_++ = static_cast<char>('0' + remainder / 10 % 10);
+    *cursor_++ = static_cast<char>('0' + remainder % 10);
   }
 
-  size_t size() const { return static_cast<size_t>(at_ - begin_); }
+  size_t size() const { return static_cast<size_t>(cursor_ - begin_); }
 
  private:
   static constexpr uint64_t kTenTo8 = 100'000'000;
 
   uint64_t magnitude(int64_t value) {
     if (value >= 0) return static_cast<uint64_t>(value);
-    *at_++ = '-';
+    *cursor_++ = '-';
     return 0 - static_cast<uint64_t>(value);
   }
 
@@ -85,25 +87,25 @@ class ChromeWriter {
 
   void leading(uint64_t value) {
     const uint64_t eight = digits(value);
-    const int zeros =
-        __builtin_ctzll(eight | uint64_t{1} << 56) / 8;  // the last digit stays, also of 0
+    // The last digit stays, also of 0.
+    const int zeros = __builtin_ctzll(eight | uint64_t{1} << 56) / 8;
     store(eight >> 8 * zeros);
-    at_ += 8 - zeros;
+    cursor_ += 8 - zeros;
   }
   void all_eight(uint64_t value) {
     store(digits(value));
-    at_ += 8;
+    cursor_ += 8;
   }
   void store(uint64_t eight) {
     eight += 0x3030'3030'3030'3030;
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     eight = __builtin_bswap64(eight);
 #endif
-    std::memcpy(at_, &eight, sizeof eight);
+    std::memcpy(cursor_, &eight, sizeof eight);
   }
 
   char* begin_;
-  char* at_;
+  char* cursor_;
 };
 
 }  // namespace recfn

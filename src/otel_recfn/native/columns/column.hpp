@@ -29,6 +29,7 @@ inline void column_dealloc(PyObject* self) {
 
 inline int column_getbuffer(PyObject* self, Py_buffer* view, int flags) {
   const OwnedBytes& bytes = reinterpret_cast<ColumnObject*>(self)->bytes;
+  // An empty vector may have its items nowhere, and a buffer is somewhere.
   static char nothing;
   void* first = bytes.size == 0 ? &nothing : bytes.first;
   return PyBuffer_FillInfo(view, self, first, static_cast<Py_ssize_t>(bytes.size), 1, flags);
@@ -59,10 +60,16 @@ PyObject* column_of(Vector& items) {
   return new_column({owner, owner->data(), owner->size() * sizeof(typename Vector::value_type)});
 }
 
+// The same, owned here.
 template <typename Vector>
-bool put_column(PyObject* tuple, Py_ssize_t place, Vector& items) {
+Reference column(Vector& items) {
+  return Reference(column_of(items));
+}
+
+template <typename Vector>
+bool put_column(PyObject* tuple, Py_ssize_t position, Vector& items) {
   PyObject* column = tuple != nullptr ? column_of(items) : nullptr;
-  if (column != nullptr) PyTuple_SET_ITEM(tuple, place, column);
+  if (column != nullptr) PyTuple_SET_ITEM(tuple, position, column);
   return column != nullptr;
 }
 
@@ -70,8 +77,8 @@ bool put_column(PyObject* tuple, Py_ssize_t place, Vector& items) {
 template <typename... Vectors>
 PyObject* column_tuple(Vectors&... columns) {
   const Reference tuple(PyTuple_New(sizeof...(columns)));
-  Py_ssize_t place = 0;
-  return (put_column(tuple.get(), place++, columns) && ...) ? Py_NewRef(tuple.get()) : nullptr;
+  Py_ssize_t position = 0;
+  return (put_column(tuple.get(), position++, columns) && ...) ? Py_NewRef(tuple.get()) : nullptr;
 }
 
 }  // namespace recfn

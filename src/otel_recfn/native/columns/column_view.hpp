@@ -18,21 +18,21 @@ class TakenBuffer {
  public:
   TakenBuffer() = default;
   TakenBuffer(TakenBuffer&& other) noexcept
-      : view_(other.view_), held_(std::exchange(other.held_, false)) {}
+      : view_(other.view_), is_open_(std::exchange(other.is_open_, false)) {}
   TakenBuffer(const TakenBuffer&) = delete;
   TakenBuffer& operator=(const TakenBuffer&) = delete;
   ~TakenBuffer() {
-    if (held_) PyBuffer_Release(&view_);
+    if (is_open_) PyBuffer_Release(&view_);
   }
 
  protected:
   bool take_buffer(PyObject* object, int flags) {
-    held_ = PyObject_GetBuffer(object, &view_, flags) == 0;
-    return held_;
+    is_open_ = PyObject_GetBuffer(object, &view_, flags) == 0;
+    return is_open_;
   }
 
   Py_buffer view_{};
-  bool held_ = false;
+  bool is_open_ = false;
 };
 
 // One column of a batch. One that isn't contiguous is copied, so that reading a row is one step.
@@ -73,8 +73,9 @@ class ColumnView : TakenBuffer {
     if (step == kStep || size_ < 2) return true;
     copy_.reset(new (std::nothrow) char[static_cast<size_t>(size_ * kStep)]);
     if (copy_ == nullptr) return PyErr_NoMemory() != nullptr;
-    for (Py_ssize_t row = 0; row < size_; ++row)
+    for (Py_ssize_t row = 0; row < size_; ++row) {
       std::memcpy(&copy_[row * kStep], rows_ + row * step, sizeof(T));
+    }
     rows_ = copy_.get();
     return true;
   }
@@ -100,8 +101,9 @@ template <typename Row>
 class TableView : TakenBuffer {
  public:
   bool take(PyObject* table, const char* name) {
-    if (!take_buffer(table, std::is_const_v<Row> ? PyBUF_ND : PyBUF_ND | PyBUF_WRITABLE))
+    if (!take_buffer(table, std::is_const_v<Row> ? PyBUF_ND : PyBUF_ND | PyBUF_WRITABLE)) {
       return false;
+    }
     if (view_.itemsize == static_cast<Py_ssize_t>(sizeof(Row))) return true;
     PyErr_Format(PyExc_TypeError, "%s has items of %zd bytes; pass items of %zu bytes", name,
                  view_.itemsize, sizeof(Row));
@@ -109,7 +111,7 @@ class TableView : TakenBuffer {
   }
 
   // How many rows it has, in all dimensions.
-  size_t size() const { return held_ ? static_cast<size_t>(view_.len) / sizeof(Row) : 0; }
+  size_t size() const { return is_open_ ? static_cast<size_t>(view_.len) / sizeof(Row) : 0; }
   Row* begin() const { return static_cast<Row*>(view_.buf); }
   Row* end() const { return begin() + size(); }
   Row& operator[](size_t row) const { return begin()[row]; }

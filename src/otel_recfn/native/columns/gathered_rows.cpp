@@ -1,12 +1,22 @@
-// Rows of several batches, put together.
+// Rows of several batches, put together: column by column, each a loop without the GIL.
+//
+//     batch 0   name 0 1 1   names  "", a       taken: batch 1 row 0, batch 0 row 2
+//     batch 1   name 1       names  "", b
+//                                               name     3  1     index into all tables in a row
+//                                               names    "", a, b: those that are used alone
+//                                               name     2  1     index into these
+//
+// Batches that share a table, as those of one epoch do, need no first step.
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "columns/column.hpp"
 #include "columns/column_view.hpp"
+#include "columns/gathered_rows.hpp"
 #include "cpython/python.hpp"
 
 namespace recfn {
@@ -32,62 +42,6 @@ class AnyColumn : TakenBuffer {
   }
 };
 
-// The rows of one batch that wait.
-struct Held {
-  ColumnView<int64_t> number, row;  // in ascending order; the place in the batch
-  PyObject* batch = nullptr;        // borrowed of the tuple that was given
-
-  bool take(PyObject* given) {
-    PyObject *numbers, *rows;
-    return PyArg_ParseTuple(given, "OOO", &numbers, &rows, &batch) &&
-           number.take_array(numbers, "number") && row.take_array(rows, "row") &&
-           equally_long({number.size(), row.size()});
-  }
-
-  // The place in the batch of the row with that number; -1: it is in another batch.
-  int64_t row_of(int64_t wanted) const {
-    Py_ssize_t place = static_cast<Py_ssize_t>(wanted - number[0]);
-    if (place < number.size() && number[place] == wanted)
-      return row[place];  // no number is missing before it
-    place = 0;
-    for (Py_ssize_t end = number.size(); place < end;) {
-      const Py_ssize_t middle = place + (end - place) / 2;
-      number[middle] < wanted ? place = middle + 1 : end = middle;
-    }
-    return place < number.size() && number[place] == wanted ? row[place] : -1;
-  }
-};
-
-// What is asked for: each row by which of the batches that have any it is of, and its place there.
-struct Wanted {
-  std::vector<size_t> part;
-  std::vector<int64_t> row;
-  std::vector<size_t> used;  // of what is held, what has any, in ascending order
-
-  bool find(const std::vector<Held>& held, const ColumnView<int64_t>& numbers) {
-    const auto count = static_cast<size_t>(numbers.size());
-    std::vector<size_t> place_of(held.size(), SIZE_MAX);
-    part.resize(count), row.resize(count);
-    for (size_t at = 0; at < count; ++at) {
-      const int64_t number = numbers[static_cast<Py_ssize_t>(at)];
-      const auto is_before = [](int64_t wanted_number, const Held& one) {
-        return wanted_number < one.number[0];
-      };
-      const auto after = std::upper_bound(held.begin(), held.end(), number, is_before);
-      if (after == held.begin()) return false;
-      part[at] = static_cast<size_t>(after - held.begin()) - 1;
-      row[at] = held[part[at]].row_of(number);
-      if (row[at] < 0) return false;
-      place_of[part[at]] = 0;
-    }
-    for (size_t at = 0; at < held.size(); ++at) {
-      if (place_of[at] == 0) place_of[at] = used.size(), used.push_back(at);
-    }
-    for (size_t& one : part) one = place_of[one];
-    return true;
-  }
-};
-
 // What columns of the batches index: one table after the other, where they don't share one.
 struct Tables {
   explicit Tables(const char* its_name) : name(its_name) {}
@@ -100,11 +54,13 @@ struct Tables {
   bool take(const std::vector<PyObject*>& batches) {
     bool is_shared = true;
     uint32_t begin = 0;
-    tables.reserve(batches.size()), begins.reserve(batches.size());
+    tables.reserve(batches.size());
+    begins.reserve(batches.size());
     for (PyObject* batch : batches) {
       PyObject* const table = PyObject_GetAttrString(batch, name);
       if (table == nullptr) return false;
-      tables.push_back(table), begins.push_back(begin);
+      tables.push_back(table);
+      begins.push_back(begin);
       const Py_ssize_t size = PySequence_Size(table);
       if (size < 0) return false;
       begin += static_cast<uint32_t>(size);
@@ -114,13 +70,24 @@ struct Tables {
     return true;
   }
 
-  // The entry at that index, a new reference.
+  // The entry at that index of all tables in a row, a new reference.
   PyObject* entry(uint32_t index) const {
     if (begins.empty()) return PySequence_GetItem(tables.front(), static_cast<Py_ssize_t>(index));
-    const size_t at = static_cast<size_t>(std::upper_bound(begins.begin(), begins.end(), index) -
-                                          begins.begin()) -
-                      1;
+    const auto after = std::upper_bound(begins.begin(), begins.end(), index);
+    const auto at = static_cast<size_t>(after - begins.begin()) - 1;
     return PySequence_GetItem(tables[at], static_cast<Py_ssize_t>(index - begins[at]));
+  }
+
+  // All entries, as the columns index them: the table itself where all batches share it. A new
+  // reference.
+  PyObject* all_entries() const {
+    if (begins.empty()) return Py_NewRef(tables.front());
+    Reference entries(PyList_New(0));
+    for (PyObject* table : tables) {
+      const Py_ssize_t end = entries ? PyList_GET_SIZE(entries.get()) : 0;
+      if (!entries || PyList_SetSlice(entries.get(), end, end, table) < 0) return nullptr;
+    }
+    return entries.release();
   }
 
   const char* name;
@@ -132,7 +99,7 @@ struct Tables {
 struct Gathering {
   PyObject* name = nullptr;  // borrowed of what was given
   const Tables* tables = nullptr;
-  bool is_of_texts = false;
+  bool is_text_column = false;
   std::vector<AnyColumn> columns;
   std::vector<char> bytes;  // of the rows that are asked for
 
@@ -142,8 +109,9 @@ struct Gathering {
       columns.emplace_back();
       if (!columns.back().take(batch, name)) return false;
       const Py_ssize_t item = columns.back().item_bytes();
-      if (item == columns.front().item_bytes() && (tables == nullptr || item == sizeof(uint32_t)))
+      if (item == columns.front().item_bytes() && (tables == nullptr || item == sizeof(uint32_t))) {
         continue;
+      }
       PyErr_Format(PyExc_ValueError,
                    "column %U is of another type than others; all batches have the same columns",
                    name);
@@ -152,7 +120,7 @@ struct Gathering {
     return true;
   }
 
-  void gather(const Wanted& wanted) {
+  void gather(const ChosenRows& wanted) {
     const auto item = static_cast<size_t>(columns.front().item_bytes());
     bytes.resize(wanted.row.size() * item);
     switch (item) {
@@ -175,22 +143,23 @@ struct Gathering {
 
  private:
   template <size_t kBytes>
-  void copy(const Wanted& wanted) {
+  void copy(const ChosenRows& wanted) {
     copy_items(wanted, kBytes);
   }
 
   // Inlined, for a size that is known.
-  __attribute__((always_inline)) void copy_items(const Wanted& wanted, size_t item) {
+  __attribute__((always_inline)) void copy_items(const ChosenRows& wanted, size_t item) {
     char* to = bytes.data();
-    for (size_t at = 0; at < wanted.row.size(); ++at, to += item) {
-      std::memcpy(to, columns[wanted.part[at]].at(wanted.row[at]), item);
+    for (size_t at = 0; at < wanted.row.size(); ++at) {
+      std::memcpy(to, columns[wanted.batch[at]].at(wanted.row[at]), item);
+      to += item;
     }
   }
 
-  void index_all_tables(const Wanted& wanted) {
+  void index_all_tables(const ChosenRows& wanted) {
     uint32_t* const index = indices();
     for (size_t at = 0; at < wanted.row.size(); ++at) {
-      if (!is_of_texts || index[at] != 0) index[at] += tables->begins[wanted.part[at]];
+      if (!is_text_column || index[at] != 0) index[at] += tables->begins[wanted.batch[at]];
     }
   }
 };
@@ -199,12 +168,12 @@ struct Gathering {
 std::vector<uint32_t> number_texts(std::vector<Gathering>& all, size_t rows) {
   std::vector<uint32_t> found{0};
   for (Gathering& one : all) {
-    if (one.is_of_texts) found.insert(found.end(), one.indices(), one.indices() + rows);
+    if (one.is_text_column) found.insert(found.end(), one.indices(), one.indices() + rows);
   }
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   for (Gathering& one : all) {
-    if (!one.is_of_texts) continue;
+    if (!one.is_text_column) continue;
     for (size_t at = 0; at < rows; ++at) {
       uint32_t& index = one.indices()[at];
       index = static_cast<uint32_t>(std::lower_bound(found.begin(), found.end(), index) -
@@ -226,35 +195,23 @@ int is_shared(const std::vector<PyObject*>& batches, PyObject* name, PyObject* s
   return 1;
 }
 
-struct Asked {
-  std::vector<Held> held;
-  ColumnView<int64_t> numbers;
-  Wanted wanted;
-  std::vector<PyObject*> batches;
-  Tables names{"names"}, tracks{"tracks"}, contexts{"contexts"};
+// What is gathered of one call's rows.
+struct Gathered {
+  explicit Gathered(const ChosenRows& chosen) : rows(chosen) {}
+
+  const ChosenRows& rows;
+  Tables names{"names"};
+  Tables tracks{"tracks"};
+  Tables contexts{"contexts"};
   std::vector<Gathering> columns;
+  std::vector<uint32_t> texts;
 
-  // Reads what is asked for, but for the columns. False with an error set.
-  bool take(PyObject* all_held, PyObject* its_numbers) {
-    held = std::vector<Held>(static_cast<size_t>(PyTuple_GET_SIZE(all_held)));
-    for (size_t at = 0; at < held.size(); ++at) {
-      if (!held[at].take(PyTuple_GET_ITEM(all_held, static_cast<Py_ssize_t>(at)))) return false;
-    }
-    if (!numbers.take_array(its_numbers, "numbers")) return false;
-    if (!wanted.find(held, numbers)) {
-      return PyErr_SetString(PyExc_IndexError,
-                             "no batch has such a row; ask for rows that are there"),
-             false;
-    }
-    for (const size_t at : wanted.used) batches.push_back(held[at].batch);
-    return names.take(batches) && tracks.take(batches) && contexts.take(batches);
-  }
-
-  bool take_column(PyObject* given) {
+  // Reads a column, as it is described. False with an error set.
+  bool take_column(PyObject* described) {
     PyObject *name, *shared;
     const char* table;
-    if (!PyArg_ParseTuple(given, "UOz", &name, &shared, &table)) return false;
-    const int empty = is_shared(batches, name, shared);
+    if (!PyArg_ParseTuple(described, "UOz", &name, &shared, &table)) return false;
+    const int empty = is_shared(rows.batches, name, shared);
     if (empty != 0) return empty > 0;
     columns.emplace_back();
     Gathering& column = columns.back();
@@ -262,56 +219,97 @@ struct Asked {
     for (const Tables* each : {&names, &tracks, &contexts}) {
       if (table != nullptr && std::strcmp(table, each->name) == 0) column.tables = each;
     }
-    column.is_of_texts = column.tables == &names;
-    return column.take(batches);
+    column.is_text_column = column.tables == &names;
+    return column.take(rows.batches);
   }
 
-  // The texts that it found. Without the GIL.
-  std::vector<uint32_t> gather() {
-    for (Gathering& column : columns) column.gather(wanted);
-    return number_texts(columns, wanted.row.size());
+  // Without the GIL.
+  void gather() {
+    for (Gathering& column : columns) column.gather(rows);
+    texts = number_texts(columns, rows.size());
   }
 
-  PyObject* column_dict() {
+  PyObject* fields() {
     const Reference dict(PyDict_New());
     for (Gathering& each : columns) {
       const Reference column(dict ? column_of(each.bytes) : nullptr);
       if (!column || PyDict_SetItem(dict.get(), each.name, column.get()) < 0) return nullptr;
     }
-    return Py_XNewRef(dict.get());
+    const auto add = [&](const char* name, Reference value) {
+      return value && PyDict_SetItemString(dict.get(), name, value.get()) == 0;
+    };
+    const auto name = [&](uint32_t index) { return names.entry(index); };
+    const bool is_complete = dict && add("names", Reference(list_of(texts, name))) &&
+                             add("tracks", Reference(tracks.all_entries())) &&
+                             add("contexts", Reference(contexts.all_entries())) &&
+                             add("drained_ns", latest_drain());
+    return is_complete ? Py_NewRef(dict.get()) : nullptr;
+  }
+
+ private:
+  Reference latest_drain() const {
+    Reference latest;
+    for (PyObject* batch : rows.batches) {
+      Reference drained_ns(PyObject_GetAttrString(batch, "drained_ns"));
+      if (!drained_ns) return {};
+      const int is_later =
+          latest ? PyObject_RichCompareBool(drained_ns.get(), latest.get(), Py_GT) : 1;
+      if (is_later < 0) return {};
+      if (is_later > 0) latest = std::move(drained_ns);
+    }
+    return latest;
   }
 };
 
-PyObject* gather_rows(PyObject*, PyObject* arguments) {
-  PyObject *columns, *held, *numbers;
-  if (!PyArg_ParseTuple(arguments, "O!O!O:gather_rows", &PyTuple_Type, &columns, &PyTuple_Type,
-                        &held, &numbers))
-    return nullptr;
-  return guarded([&]() -> PyObject* {
-    Asked asked;
-    if (!asked.take(held, numbers)) return nullptr;
-    asked.columns.reserve(static_cast<size_t>(PyTuple_GET_SIZE(columns)));
-    for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(columns); ++at) {
-      if (!asked.take_column(PyTuple_GET_ITEM(columns, at))) return nullptr;
+// All rows of the batches, one after the other. False with an error set.
+bool choose_all(PyObject* batches, ChosenRows& chosen) {
+  for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(batches); ++at) {
+    PyObject* const batch = PyTuple_GET_ITEM(batches, at);
+    const Py_ssize_t size = PyObject_Size(batch);
+    if (size < 0) return false;
+    if (size == 0) continue;
+    for (Py_ssize_t row = 0; row < size; ++row) {
+      chosen.batch.push_back(static_cast<uint32_t>(chosen.batches.size()));
+      chosen.row.push_back(row);
     }
-    std::vector<uint32_t> texts;
-    const bool is_long = asked.wanted.row.size() * asked.columns.size() > kManyValues;
-    if (!without_gil_if(is_long, [&] { texts = asked.gather(); })) return nullptr;
-    const Reference gathered(asked.column_dict());
-    const Reference names(list_of(texts, [&](uint32_t index) { return asked.names.entry(index); }));
-    const Reference used(
-        list_of(asked.wanted.used, [](size_t at) { return PyLong_FromSize_t(at); }));
-    if (!gathered || !names || !used) return nullptr;
-    return PyTuple_Pack(3, gathered.get(), names.get(), used.get());
+    chosen.batches.push_back(batch);
+  }
+  return true;
+}
+
+PyObject* gather_batches(PyObject*, PyObject* arguments) {
+  PyObject *columns, *batches;
+  if (!PyArg_ParseTuple(arguments, "O!O!:gather_batches", &PyTuple_Type, &columns, &PyTuple_Type,
+                        &batches)) {
+    return nullptr;
+  }
+  return guarded([&]() -> PyObject* {
+    ChosenRows chosen;
+    if (!choose_all(batches, chosen)) return nullptr;
+    return chosen.batches.empty() ? PyDict_New() : gathered_fields(columns, chosen);
   });
 }
 
-PyMethodDef functions[] = {{"gather_rows", gather_rows, METH_VARARGS,
-                            "gather_rows(columns, held, numbers) -> these rows' columns, the texts "
-                            "that they index, and what of the held ones has any."},
+PyMethodDef functions[] = {{"gather_batches", gather_batches, METH_VARARGS,
+                            "gather_batches(columns, batches) -> the fields of a batch of all "
+                            "their rows; an empty dict if they have none."},
                            {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
+
+PyObject* gathered_fields(PyObject* columns, const ChosenRows& rows) {
+  Gathered gathered(rows);
+  if (!gathered.names.take(rows.batches) || !gathered.tracks.take(rows.batches) ||
+      !gathered.contexts.take(rows.batches)) {
+    return nullptr;
+  }
+  gathered.columns.reserve(static_cast<size_t>(PyTuple_GET_SIZE(columns)));
+  for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(columns); ++at) {
+    if (!gathered.take_column(PyTuple_GET_ITEM(columns, at))) return nullptr;
+  }
+  const bool is_long = rows.size() * gathered.columns.size() > kManyValues;
+  return without_gil_if(is_long, [&] { gathered.gather(); }) ? gathered.fields() : nullptr;
+}
 
 int add_gathering(PyObject* module) {
   return PyModule_AddType(module, &ColumnType) < 0 ? -1 : PyModule_AddFunctions(module, functions);

@@ -10,11 +10,13 @@
 // CLOCK_MONOTONIC_RAW, because NTP slews the former as it slews the wall clock: the two differ by a
 // number that changes only when somebody sets the wall clock.
 //
-// That number is the offset. It is read on every drain. What begins in an open range of its thread
-// keeps the offset of that, whatever the wall clock is set to meanwhile; a change of over a second
-// is a jump, which the batch reports.
+// That number is the offset. It is read on every drain, and holds for what is recorded from then
+// on: so a moment has the same Unix time whether it is asked for at once or when the next drain
+// reads its record. What begins in an open range of its thread keeps the offset of that, whatever
+// the wall clock is set to meanwhile; a change of over a second is a jump, which the batch reports.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -69,6 +71,12 @@ inline uint64_t read_ticks(bool use_cycle_counter) {
 
 constexpr int64_t kJumpNs = 1'000'000'000;
 
+// A moment, as a row that begins then outside of any range has it.
+struct Moment {
+  uint64_t ticks;
+  int64_t monotonic_ns, unix_ns;
+};
+
 // All clocks at one moment.
 struct Reading {
   uint64_t ticks;
@@ -84,8 +92,9 @@ inline Reading read_clocks(bool use_cycle_counter) {
     const auto wall = static_cast<int64_t>(clock_ns(CLOCK_REALTIME));
     const int64_t took = static_cast<int64_t>(monotonic_ns()) - before;
     const int64_t middle = before + took / 2;
-    if (took < best.took_ns)
+    if (took < best.took_ns) {
       best = {use_cycle_counter ? cycles : static_cast<uint64_t>(middle), middle, wall, took};
+    }
   }
   return best;
 }
@@ -96,31 +105,30 @@ class ClockMapping {
 
   // A recording begins: its line and its offset are what the clocks say now, whatever they were
   // before.
-  void begin(const Reading& now) {
-    begin_line(now);
-    offset_ns_ = now.unix_ns - now.monotonic_ns;
-  }
+  void begin(const Reading& now) { begin_line(now, now.unix_ns - now.monotonic_ns); }
 
   // Returns by how much the wall clock jumped, 0 where it didn't.
   int64_t anchor(const Reading& now) {
     follow_ticks(now);
-    const int64_t change = now.unix_ns - now.monotonic_ns - offset_ns_;
-    if (std::abs(change) > std::max(kSmallestChangeNs, now.took_ns)) offset_ns_ += change;
+    const int64_t change = now.unix_ns - now.monotonic_ns - offset_ns();
+    if (std::abs(change) > std::max(kSmallestChangeNs, now.took_ns)) {
+      lines_.front().offset_ns += change;
+    }
     return std::abs(change) > kJumpNs + now.took_ns ? change : 0;
   }
 
-  // Of what was recorded since the anchor before the last one: earlier records have been read.
-  int64_t monotonic_ns(uint64_t ticks) const {
-    return (ticks >= last_.ticks ? last_ : before_).at(ticks);
-  }
+  // Of what was recorded since one of the last anchors: earlier records have been read.
+  int64_t monotonic_ns(uint64_t ticks) const { return line_of(ticks).at(ticks); }
+  int64_t offset_ns(uint64_t ticks) const { return line_of(ticks).offset_ns; }
 
-  int64_t offset_ns() const { return offset_ns_; }
+  int64_t offset_ns() const { return lines_.front().offset_ns; }
 
  private:
   struct Line {
     uint64_t ticks = 0;
     int64_t monotonic_ns = 0;
     double rate = 1;
+    int64_t offset_ns = 0;
 
     int64_t at(uint64_t at_ticks) const {
       return monotonic_ns +
@@ -128,37 +136,57 @@ class ClockMapping {
     }
   };
 
-  void follow_ticks(const Reading& now) {
-    const int64_t predicted = last_.at(now.ticks), error = now.monotonic_ns - predicted;
-    if (std::abs(error) > kJumpNs)
-      return begin_line(now);  // the ticks themselves jumped: the machine slept, or moved
-    if (now.ticks <= last_.ticks) return;
-    measure_rate(now);
-    const double elapsed_ns = static_cast<double>(now.ticks - last_.ticks) * nominal_;
-    const double slew = static_cast<double>(error) / std::max(elapsed_ns, kHorizonNs);
-    before_ = last_;
-    last_ = {now.ticks, predicted, nominal_ * (1 + std::clamp(slew, -kMaxSlew, kMaxSlew))};
+  // The one that was the newest at that moment.
+  const Line& line_of(uint64_t ticks) const {
+    size_t at = 0;
+    while (at + 1 < lines_.size() && ticks < lines_[at].ticks) ++at;
+    return lines_[at];
   }
 
-  void begin_line(const Reading& now) {
-    before_ = last_ = {now.ticks, now.monotonic_ns, nominal_};
+  void follow_ticks(const Reading& now) {
+    const Line& last = lines_.front();
+    const int64_t predicted = last.at(now.ticks);
+    const int64_t error = now.monotonic_ns - predicted;
+    if (std::abs(error) > kJumpNs) {
+      // The ticks themselves jumped: the machine slept, or moved. Slewing would take half an hour
+      // for each second of it.
+      return begin_line(now, last.offset_ns);
+    }
+    if (now.ticks <= last.ticks) return;
+    measure_rate(now);
+    const double elapsed_ns = static_cast<double>(now.ticks - last.ticks) * nominal_;
+    const double slew = static_cast<double>(error) / std::max(elapsed_ns, kHorizonNs);
+    const double rate = nominal_ * (1 + std::clamp(slew, -kMaxSlew, kMaxSlew));
+    std::copy_backward(lines_.begin(), lines_.end() - 1, lines_.end());
+    lines_.front() = {now.ticks, predicted, rate, offset_ns()};
+  }
+
+  void begin_line(const Reading& now, int64_t offset_ns) {
+    lines_.fill({now.ticks, now.monotonic_ns, nominal_, offset_ns});
     rated_ = now;
   }
 
   void measure_rate(const Reading& now) {
     const auto elapsed = static_cast<double>(now.ticks - rated_.ticks);
     if (elapsed * nominal_ < kHorizonNs || now.took_ns > kPreciseNs) return;
-    if (rated_.took_ns <= kPreciseNs)
+    if (rated_.took_ns <= kPreciseNs) {
       nominal_ = static_cast<double>(now.monotonic_ns - rated_.monotonic_ns) / elapsed;
+    }
     rated_ = now;
   }
 
-  static constexpr int64_t kSmallestChangeNs = 10'000, kPreciseNs = 100'000;
-  static constexpr double kHorizonNs = 1e9, kMaxSlew = 500e-6;
-  Line before_{}, last_{};
+  // A smaller change of the offset is an error of the reading.
+  static constexpr int64_t kSmallestChangeNs = 10'000;
+  // A reading during which more time passed was interrupted: no rate is measured by it.
+  static constexpr int64_t kPreciseNs = 100'000;
+  static constexpr double kHorizonNs = 1e9;
+  static constexpr double kMaxSlew = 500e-6;
+  // The newest first. What is recorded between two drains has the line of the first one. A step's
+  // begin is read before its span is made and written after that, and drains may come meanwhile:
+  // many where somebody flushes all the time.
+  std::array<Line, 64> lines_{};
   Reading rated_{};
   double nominal_;
-  int64_t offset_ns_ = 0;
 };
 
 }  // namespace recfn

@@ -4,8 +4,8 @@
 // A word list: for every input one tag word, then its dims, or its value.
 //
 //   63                  32 31     16 15      8 7        0
-//   | 0                    | words   | which    | kind   |   the words follow: a tensor's dims, an
-//   int64 each, or a number's value
+//   | 0                    | words   | which    | kind   |   then the words: a tensor's dims, an
+//                                                            int64 each, or a number's value
 //
 // kind: kTensor (which: its dtype), kScalar (which: ScalarKind), kOther, kListBegin and kListEnd
 // around the tensors of a list, kScalarsBegin and kListEnd around its numbers.
@@ -23,15 +23,15 @@ namespace recfn {
 
 enum ScalarKind : uint64_t { kUntold, kBoolean, kInteger, kReal, kComplex };
 
-constexpr uint32_t kMostScalars =
-    30;  // of a list; torch.profiler tells nothing of longer ones either
-constexpr uint32_t kMostScalarWords = 2;
+// Of a list; torch.profiler tells nothing of longer ones either.
+constexpr uint32_t kMaxScalars = 30;
+constexpr uint32_t kMaxScalarWords = 2;
 
 // A number, as `size` words.
 struct Scalar {
   ScalarKind kind = kUntold;
   uint32_t size = 0;
-  uint64_t words[kMostScalarWords] = {};
+  uint64_t words[kMaxScalarWords] = {};
 };
 
 inline uint64_t bits_of(double value) {
@@ -131,18 +131,27 @@ class ShapeReader {
 
  private:
   void read_input(uint64_t tag) {
-    const uint64_t kind = tag & 255;
-    std::string concrete = kind == kScalarsBegin ? numbers()
-                           : kind == kScalar     ? number(tag)
-                           : kind == kTruncated  ? "..."
-                                                 : "";
-    text_.concrete += (text_.concrete.size() > 1 ? ",\"" : "\"") + std::move(concrete) + '"';
+    text_.concrete += (text_.concrete.size() > 1 ? ",\"" : "\"") + concrete_text(tag) + '"';
     separate();
-    if (kind != kListBegin) return add_shape(tag);
-    text_.shapes += '[', text_.dtypes += '[';
+    if ((tag & 255) != kListBegin) return add_shape(tag);
+    add_to_both('[');
     for (first_ = true; !at_list_end(); add_shape(*next_++)) separate();
-    text_.shapes += ']', text_.dtypes += ']';
+    add_to_both(']');
     first_ = false;
+  }
+
+  // The value of an input that is a number, or a list of them, whose words follow.
+  std::string concrete_text(uint64_t tag) {
+    switch (tag & 255) {
+      case kScalarsBegin:
+        return numbers();
+      case kScalar:
+        return number(tag);
+      case kTruncated:
+        return "...";
+      default:
+        return "";
+    }
   }
 
   // Whether the list's end is next, which is passed over.
@@ -154,8 +163,8 @@ class ShapeReader {
 
   // Its dims follow, where it is a tensor's.
   void add_shape(uint64_t tag) {
-    const uint64_t kind = tag & 255, dtype = tag >> 8 & 255,
-                   dims = kind == kTensor ? tag >> 16 & 0xFFFF : 0;
+    const uint64_t kind = tag & 255;
+    const uint64_t dims = kind == kTensor ? tag >> 16 & 0xFFFF : 0;
     text_.shapes += '[';
     for (uint64_t dim = 0; dim < dims && next_ < end_; ++dim) {
       if (dim != 0) text_.shapes += ',';
@@ -163,11 +172,21 @@ class ShapeReader {
     }
     text_.shapes += ']';
     text_.dtypes += '"';
-    text_.dtypes += kind == kTensor      ? dtype_name(dtype)
-                    : kind == kScalar    ? "Scalar"
-                    : kind == kTruncated ? "..."
-                                         : "";
+    text_.dtypes += dtype_text(tag);
     text_.dtypes += '"';
+  }
+
+  static const char* dtype_text(uint64_t tag) {
+    switch (tag & 255) {
+      case kTensor:
+        return dtype_name(tag >> 8 & 255);
+      case kScalar:
+        return "Scalar";
+      case kTruncated:
+        return "...";
+      default:
+        return "";
+    }
   }
 
   std::string number(uint64_t tag) {
@@ -179,18 +198,23 @@ class ShapeReader {
   // Nothing where one of them is no plain number.
   std::string numbers() {
     std::string list = "[";
-    bool told = true;
+    bool is_complete = true;
     while (!at_list_end()) {
       const std::string one = number(*next_++);
-      told = told && !one.empty();
+      is_complete = is_complete && !one.empty();
       list += (list.size() > 1 ? ", " : "") + one;
     }
-    return told ? list + "]" : "";
+    return is_complete ? list + "]" : "";
   }
 
   void separate() {
-    if (!first_) text_.shapes += ',', text_.dtypes += ',';
+    if (!first_) add_to_both(',');
     first_ = false;
+  }
+
+  void add_to_both(char character) {
+    text_.shapes += character;
+    text_.dtypes += character;
   }
 
   const uint64_t* next_;

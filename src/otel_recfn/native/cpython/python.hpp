@@ -73,12 +73,15 @@ class WithGil {
 // there would wait for ever, or enter the wrong interpreter. Needs no GIL.
 inline bool in_subinterpreter() {
   PyInterpreterState* const main = PyInterpreterState_Main();
-  if (PyInterpreterState_Head() == main)
-    return false;  // the newest stands first: there are no others
+  if (PyInterpreterState_Head() == main) {
+    // The newest stands first: there are no others.
+    return false;
+  }
   PyThreadState* own = PyGILState_GetThisThreadState();
-#if PY_VERSION_HEX < \
-    0x030C0000  // that is the first one that the thread had, which may run another one now
-  PyThreadState* const running = _PyThreadState_UncheckedGet();  // by whichever thread has the GIL
+#if PY_VERSION_HEX < 0x030C0000
+  // `own` is the first one that the thread had, which may run another one now. `running` belongs to
+  // whichever thread has the GIL.
+  PyThreadState* const running = _PyThreadState_UncheckedGet();
   if (running != nullptr && running->thread_id == PyThread_get_thread_ident()) own = running;
 #endif
   return own != nullptr && PyThreadState_GetInterpreter(own) != main;
@@ -126,10 +129,11 @@ inline PyObject* to_text(std::string_view utf8) {
 template <typename Items, typename Make>
 PyObject* list_of(const Items& items, Make make) {
   PyObject* list = PyList_New(static_cast<Py_ssize_t>(items.size()));
-  for (size_t at = 0; list != nullptr && at < items.size(); ++at) {
-    PyObject* const made = make(items[at]);
-    if (made == nullptr || PyList_SetItem(list, static_cast<Py_ssize_t>(at), made) < 0)
+  for (size_t i = 0; list != nullptr && i < items.size(); ++i) {
+    PyObject* const made = make(items[i]);
+    if (made == nullptr || PyList_SetItem(list, static_cast<Py_ssize_t>(i), made) < 0) {
       Py_CLEAR(list);
+    }
   }
   return list;
 }
@@ -141,6 +145,12 @@ inline PyTypeObject type_of_size(const char* name, size_t size) {
   type.tp_basicsize = static_cast<Py_ssize_t>(size);
   type.tp_flags = Py_TPFLAGS_DEFAULT;
   return type;
+}
+
+// A function that takes its arguments by name too, for a method table (METH_VARARGS |
+// METH_KEYWORDS).
+inline PyCFunction with_keywords(PyCFunctionWithKeywords function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
 }
 
 // A string as UTF-8: without a copy where Python holds it already. Lone surrogates, which have no
@@ -163,9 +173,10 @@ class Utf8Text {
     if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) return;
     PyErr_Clear();
     escaped_ = Reference(PyUnicode_AsEncodedString(string, "utf-8", "backslashreplace"));
-    if (escaped_)
+    if (escaped_) {
       text_ = {PyBytes_AS_STRING(escaped_.get()),
                static_cast<size_t>(PyBytes_GET_SIZE(escaped_.get()))};
+    }
   }
 
   std::string_view text_;

@@ -1,5 +1,16 @@
 // The ranges that are open: what each lies in, and the row it becomes when it is closed, in its own
 // thread or from another one.
+//
+//   how a range ends                        its row                  what is open inside it
+//   --------------------------------------  -----------------------  --------------------------
+//   as the innermost one of its thread      ends then                nothing
+//   while others are open inside it         ends then, kCrossing     stays in it
+//   the same, where it or they are calls    ends as the first of     becomes its sibling
+//   in Python (let_out)                     them began
+//   by another thread                       ends then, with that     stays in it; and what begins
+//                                           thread as `end_thread`   until its thread is told
+//   not at all, and recording ends          ends now, kPartial       ends 1 ns before it
+//   not yet, and open ranges are asked for  is a copy, kPartial      the same
 #include "drain/drain.hpp"
 
 #include <algorithm>
@@ -9,50 +20,61 @@
 namespace recfn {
 namespace {
 
-constexpr size_t kMaxUntold = 65'536;
+constexpr size_t kMaxUnreported = 65'536;  // of remote ends whose threads have no room for them
 
 uint64_t caller_of(const FullRow& row) {
-  return row.seldom ? row.seldom->caller : SeldomRow{}.caller;
+  return row.optional_fields ? row.optional_fields->caller : OptionalFields{}.caller;
 }
 
 }  // namespace
 
-// The innermost open range that what begins next lies in, unless records say what it lies in; null
-// where there is none.
-const Drain::OpenRange* Drain::range_around(const Thread& thread, bool base) {
-  if (base || thread.parent_ordinal != 0) return nullptr;
+const Drain::OpenRange* Drain::find_open(const Thread& thread, uint64_t event_id) {
+  const auto is_it = [event_id](const OpenRange& open) { return open.row.event_id == event_id; };
+  const auto found = std::find_if(thread.open.rbegin(), thread.open.rend(), is_it);
+  return found != thread.open.rend() ? &*found : nullptr;
+}
+
+// The innermost open range in which others may lie by their place in the thread; null where there
+// is none.
+const Drain::OpenRange* Drain::innermost(const Thread& thread) {
   for (auto open = thread.open.rbegin(); open != thread.open.rend(); ++open) {
     if ((open->row.flags & kAsync) == 0) return &*open;
   }
   return nullptr;
 }
 
-// Where what begins now lies, as records say it: in the range that it names, or else in what the
-// last Context record tells.
-Drain::Place Drain::told_place(const Thread& thread, bool base, uint64_t event_id) {
+// That range, which what begins next lies in unless records say what it lies in; null where there
+// is none.
+const Drain::OpenRange* Drain::find_enclosing_range(const Thread& thread, bool base) {
+  return base || thread.parent_ordinal != 0 ? nullptr : innermost(thread);
+}
+
+// Parent of a begin: the range named by its Parent record, otherwise
+// the last Context record.
+Drain::Parents Drain::recorded_parents(const Thread& thread, bool base, uint64_t event_id) {
   const bool is_named = !base && thread.parent_ordinal != 0;
-  if (const std::optional<Place> place = is_named ? place_in_named(thread) : std::nullopt) {
-    return {place->parent, place->root != 0 ? place->root : event_id, place->context};
+  if (const std::optional<Parents> parents = is_named ? parents_in_named(thread) : std::nullopt) {
+    return {parents->parent, parents->root != 0 ? parents->root : event_id, parents->context};
   }
-  const uint64_t parent = thread.enclosing;
-  return {parent, parent == 0 ? event_id : thread.root != 0 ? thread.root : parent, thread.context};
+  return {thread.enclosing, thread.root != 0 ? thread.root : event_id, thread.context};
 }
 
 // In the range that it names; where another thread has ended that one meanwhile, in what was around
 // it.
-std::optional<Drain::Place> Drain::place_in_named(const Thread& thread) {
-  std::optional<Place> place;
+std::optional<Drain::Parents> Drain::parents_in_named(const Thread& thread) {
+  std::optional<Parents> parents;
   for (uint64_t ordinal = thread.parent_ordinal;;) {
     const auto is_named = [ordinal](const auto& range) { return range.ordinal == ordinal; };
     const auto open = std::find_if(thread.open.rbegin(), thread.open.rend(), is_named);
-    if (open != thread.open.rend())
-      return Place{open->row.event_id, open->row.root, open->row.context};
+    if (open != thread.open.rend()) {
+      return Parents{open->row.event_id, open->row.root, open->row.context};
+    }
     const auto closed =
         std::find_if(thread.closed_remotely.rbegin(), thread.closed_remotely.rend(), is_named);
-    if (closed == thread.closed_remotely.rend()) return place;
-    place = closed->place;
-    if (place->parent >> kOrdinalBits != thread.buffer->number) return place;
-    ordinal = place->parent & kOrdinalMask;
+    if (closed == thread.closed_remotely.rend()) return parents;
+    parents = closed->parents;
+    if (parents->parent >> kOrdinalBits != thread.buffer->number) return parents;
+    ordinal = parents->parent & kOrdinalMask;
   }
 }
 
@@ -60,8 +82,9 @@ std::optional<Drain::Place> Drain::place_in_named(const Thread& thread) {
 // traced one, or a module's inside one, but not the range around one that decodes.
 uint64_t Drain::innermost_call(const Thread& thread) const {
   const auto is_call = [this](const OpenRange& open) {
-    if (open.row.source != kModuleSource || caller_of(open.row) == 0)
+    if (open.row.source != kModuleSource || caller_of(open.row) == 0) {
       return open.row.source == kPythonCallSource;
+    }
     const std::string_view prefix = kCallPrefixes[kModuleSource];
     return names_.text(open.row.name).compare(0, prefix.size(), prefix) == 0;
   };
@@ -69,44 +92,66 @@ uint64_t Drain::innermost_call(const Thread& thread) const {
   return found != thread.open.rend() ? found->row.event_id : 0;
 }
 
+// What its end has that is no time.
+void Drain::note_end(FullRow& row, uint64_t ticks) const {
+  const int64_t node_id = node_ids_.at(ticks);
+  if (node_id != -1) row.fill_optional().end_node_id = node_id;
+}
+
 void Drain::end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread) {
   row.end_ns = std::max(end_ns, row.start_ns);
-  row.thread = thread, row.end_thread = end_thread;
-  row.start_ns += row.offset_ns, row.end_ns += row.offset_ns;
+  row.thread = thread;
+  row.end_thread = end_thread;
+  // Monotonic until here, so that a wall clock that is set meanwhile changes no duration.
+  row.start_ns += row.offset_ns;
+  row.end_ns += row.offset_ns;
 }
 
 // `flags`: with kCrossing where it crosses others of its thread, which an asynchronous one doesn't.
 void Drain::seal(Thread& thread, OpenRange& open, int64_t end_ns, uint32_t flags,
                  uint32_t end_thread) {
   FullRow& range = open.row;
-  range.flags |= flags | (range.seldom && range.seldom->error != 0 ? uint32_t{kError} : 0u);
+  // torch.compile runs operators with tensors without data to see whether it can compile them.
+  // Where one raises, it goes another way, so that it isn't marked as a failure of the program's.
+  const bool is_tried = (range.flags & kInCompilation) != 0 && range.source == kTorchSource;
+  if (is_tried) flags &= ~uint32_t{kError};
+  if (is_tried && range.optional_fields) {
+    range.optional_fields->error = 0;
+    range.optional_fields->stacktrace = 0;
+  }
+  const bool has_error = range.optional_fields && range.optional_fields->error != 0;
+  range.flags |= flags | (has_error ? uint32_t{kError} : 0u);
   if ((range.flags & kAsync) != 0) range.flags &= ~uint32_t{kCrossing};
   end_row(range, end_ns, thread.index, end_thread);
   out_.rows.add(range);
+  if (open.is_outermost) thread.steps.end(range.event_id, open.step_context, range.end_ns);
   thread.open_calls -= range.source == kPythonCallSource;
   if (&open == &thread.open.back()) return thread.open.pop_back();
   thread.open.erase(thread.open.begin() + (&open - thread.open.data()));
 }
 
 // A range begins in one call (`__enter__`) and ends in another (`__exit__`), which both return
-// while it or they are open. So that all nest, what ends first ends where that began which stays
-// open in it, and that moves out. Returns that moment; nothing where no call is concerned, or where
-// what ends lies in nothing: what began in it then stays in it.
+// while it or they are open. To keep ranges nested, the outer range ends when the inner one began,
+// and the inner one becomes its sibling. Returns that moment; nothing where no call is concerned,
+// or where what ends lies in nothing but a span: what began in it then stays in it.
 std::optional<int64_t> Drain::let_out(Thread& thread, const OpenRange& open) {
   const FullRow& ended = open.row;
   const auto inner = thread.open.begin() + (&open - thread.open.data()) + 1;
-  if (ended.parent == 0 || (ended.flags & kAsync) != 0) return std::nullopt;
+  if (ended.root == ended.event_id || (ended.flags & kAsync) != 0) return std::nullopt;
   const auto is_call_or_async = [](const OpenRange& one) {
     return one.row.source == kPythonCallSource || (one.row.flags & kAsync) != 0;
   };
-  if (ended.source != kPythonCallSource && !std::all_of(inner, thread.open.end(), is_call_or_async))
+  if (ended.source != kPythonCallSource &&
+      !std::all_of(inner, thread.open.end(), is_call_or_async)) {
     return std::nullopt;
+  }
   std::optional<int64_t> first_ns;
   for (auto one = inner; one != thread.open.end(); ++one) {
     if (one->row.parent != ended.event_id || (one->row.flags & kAsync) != 0) continue;
     if (!first_ns) first_ns = one->row.start_ns;
     one->row.parent = ended.parent;
-    if (caller_of(one->row) == ended.event_id) one->row.fill_seldom().caller = caller_of(ended);
+    one->row.flags |= ended.flags & kParentElsewhere;
+    if (caller_of(one->row) == ended.event_id) one->row.fill_optional().caller = caller_of(ended);
   }
   return first_ns;
 }
@@ -114,7 +159,7 @@ std::optional<int64_t> Drain::let_out(Thread& thread, const OpenRange& open) {
 void Drain::collect_remote_ends() {
   while (const RemoteEnd* end = globals().remote_ends.front()) {
     remote_.try_emplace(end->key, *end);  // of several ends of one range the first counts
-    if (untold_.size() < kMaxUntold) untold_.push_back(*end);
+    if (unreported_.size() < kMaxUnreported) unreported_.push_back(*end);
     globals().remote_ends.pop();
   }
 }
@@ -125,38 +170,48 @@ void Drain::close_remotely_ended(Thread& thread, uint64_t until_ticks) {
     const auto found = remote_.find(open.key);
     if (found == remote_.end() || found->second.ticks > until_ticks) continue;
     const RemoteEnd& end = found->second;
-    if (end.error_size != 0)
-      open.row.fill_seldom().error = names_.intern({end.error, end.error_size});
+    if (end.error_size != 0) {
+      open.row.fill_optional().error = names_.intern({end.error, end.error_size});
+    }
+    note_end(open.row, end.ticks);
     const uint32_t end_thread = thread_index(end.thread_number, thread.index);
-    std::vector<ClosedRemotely>& kept =
-        thread.closed_remotely;  // its thread may begin ranges in it until it is told
-    if (kept.size() == ClosedElsewhere::kCapacity) kept.erase(kept.begin());
-    kept.push_back({open.ordinal,
-                    {open.row.parent, open.row.parent != 0 ? open.row.root : 0, open.row.context}});
+    // Its thread may begin ranges in it until it is told.
+    std::vector<ClosedRemotely>& live = thread.closed_remotely;
+    if (live.size() == ClosedElsewhere::kCapacity) live.erase(live.begin());
+    const uint64_t root = open.row.root != open.row.event_id ? open.row.root : 0;
+    live.push_back({open.ordinal, {open.row.parent, root, open.row.context}});
     seal(thread, open, clock_->monotonic_ns(end.ticks),
-         (end.flags & (kEventFlags | kShown)) | kCrossing, end_thread);
+         (end.flags & (kEventFlags | kExposed)) | kCrossing, end_thread);
     remote_.erase(found);
   }
 }
 
 // The thread that began a range which another one ended still has it on its stack of open ranges.
-void Drain::tell_closed_elsewhere() {
-  const auto told = [this](const RemoteEnd& end) {
+void Drain::report_remote_ends() {
+  const auto began = [](const ThreadBuffer& buffer, const RemoteEnd& end, uint64_t thread_id) {
+    if (end.begin_thread_id == 0) return buffer.number == end.key >> kOrdinalBits;
+    return buffer.identity.thread_id.load() == thread_id;
+  };
+  const auto is_reported = [&](const RemoteEnd& end) {
+    const uint64_t thread_id = registry().logical_id_of(end.begin_thread_id);
     for (Thread& thread : threads_) {
-      const ThreadBuffer& buffer = *thread.buffer;
-      const bool began_it = end.begin_thread_id != 0
-                                ? buffer.thread_id.load() == end.begin_thread_id
-                                : buffer.number == end.key >> kOrdinalBits;
-      if (began_it) return thread.buffer->closed_elsewhere.push(end.key);
+      if (!began(*thread.buffer, end, thread_id)) continue;
+      return thread.buffer->closed_elsewhere.push(end.key);
     }
     return true;  // the thread is gone
   };
-  untold_.erase(std::remove_if(untold_.begin(), untold_.end(), told), untold_.end());
+  unreported_.erase(std::remove_if(unreported_.begin(), unreported_.end(), is_reported),
+                    unreported_.end());
 }
 
+// Each a nanosecond before the one around it: of two that end at once, readers of their times may
+// take the inner one for the outer one.
 void Drain::close_all_open(int64_t now_ns) {
   for (Thread& thread : threads_) {
-    while (!thread.open.empty()) seal(thread, thread.open.back(), now_ns, kPartial, thread.index);
+    while (!thread.open.empty()) {
+      const auto enclosing_range = static_cast<int64_t>(thread.open.size()) - 1;
+      seal(thread, thread.open.back(), now_ns - enclosing_range, kPartial, thread.index);
+    }
   }
 }
 
@@ -164,12 +219,12 @@ void Drain::close_all_open(int64_t now_ns) {
 void Drain::copy_open(int64_t now_ns) {
   for (Thread& thread : threads_) {
     if (!thread.open.empty()) list(thread);
-    std::for_each(thread.open.rbegin(), thread.open.rend(), [&](const OpenRange& open) {
-      FullRow row = open.row;
+    for (size_t enclosing_range = thread.open.size(); enclosing_range-- > 0;) {
+      FullRow row = thread.open[enclosing_range].row;
       row.flags |= kPartial;
-      end_row(row, now_ns, thread.index, thread.index);
+      end_row(row, now_ns - static_cast<int64_t>(enclosing_range), thread.index, thread.index);
       out_.rows.add(row);
-    });
+    }
   }
 }
 

@@ -28,7 +28,7 @@ class SpareBlocks {
 
   // `bytes`: as they were asked for.
   void give_back(void* block, size_t bytes) noexcept {
-    if (!kept(block, size_index(bytes))) return ::operator delete(block);
+    if (!is_pooled(block, size_index(bytes))) return ::operator delete(block);
     if (!wanted_.load()) free_all();  // they ceased to be wanted meanwhile
   }
 
@@ -40,7 +40,7 @@ class SpareBlocks {
   }
 
  private:
-  static constexpr size_t kMostBytes = size_t{48} << 20;
+  static constexpr size_t kMaxBytes = size_t{48} << 20;
   static constexpr size_t kSizes = 10;  // each twice the one before
 
   static constexpr size_t bytes_of(size_t size) { return (2 * kLargeBlock) << size; }
@@ -53,8 +53,8 @@ class SpareBlocks {
   }
 
   void* taken(size_t size) noexcept {
-    for (std::atomic<void*>& place : blocks_[size]) {
-      void* block = place.load() != nullptr ? place.exchange(nullptr) : nullptr;
+    for (std::atomic<void*>& slot : blocks_[size]) {
+      void* block = slot.load() != nullptr ? slot.exchange(nullptr) : nullptr;
       if (block == nullptr) continue;
       bytes_.fetch_sub(bytes_of(size));
       return block;
@@ -62,12 +62,12 @@ class SpareBlocks {
     return nullptr;
   }
 
-  bool kept(void* block, size_t size) noexcept {
+  bool is_pooled(void* block, size_t size) noexcept {
     if (size >= kSizes || !wanted_.load()) return false;
-    if (bytes_.fetch_add(bytes_of(size)) + bytes_of(size) > kMostBytes) free_all();
-    for (std::atomic<void*>& place : blocks_[size]) {
+    if (bytes_.fetch_add(bytes_of(size)) + bytes_of(size) > kMaxBytes) free_all();
+    for (std::atomic<void*>& slot : blocks_[size]) {
       void* none = nullptr;
-      if (bytes_.load() <= kMostBytes && place.compare_exchange_strong(none, block)) return true;
+      if (bytes_.load() <= kMaxBytes && slot.compare_exchange_strong(none, block)) return true;
     }
     bytes_.fetch_sub(bytes_of(size));
     return false;
@@ -103,12 +103,12 @@ struct Unfilled : std::allocator<T> {
   }
 
   template <typename Item>
-  void construct(Item* place) noexcept {
-    new (static_cast<void*>(place)) Item;
+  void construct(Item* slot) noexcept {
+    new (static_cast<void*>(slot)) Item;
   }
   template <typename Item, typename... Arguments>
-  void construct(Item* place, Arguments&&... arguments) {
-    new (static_cast<void*>(place)) Item(std::forward<Arguments>(arguments)...);
+  void construct(Item* slot, Arguments&&... arguments) {
+    new (static_cast<void*>(slot)) Item(std::forward<Arguments>(arguments)...);
   }
 
  private:

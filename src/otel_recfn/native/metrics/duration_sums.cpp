@@ -15,11 +15,11 @@ namespace {
 // Counts of the durations between bounds: bucket n of a series counts those of at least n of them.
 class BoundBuckets {
  public:
-  // `least_ns` and `counts`: the bounds in ascending order, and an array with a count for each
+  // `min_ns` and `counts`: the bounds in ascending order, and an array with a count for each
   // bucket of each series.
-  bool take(PyObject* least_ns, PyObject* counts, size_t series) {
-    if (!least_ns_.take(least_ns, "least_ns") || !counts_.take(counts, "counts")) return false;
-    for (const int64_t bound : least_ns_) ++below_[cell_of(bound) + 1];
+  bool take(PyObject* min_ns, PyObject* counts, size_t series) {
+    if (!min_ns_.take(min_ns, "min_ns") || !counts_.take(counts, "counts")) return false;
+    for (const int64_t bound : min_ns_) ++below_[cell_of(bound) + 1];
     std::partial_sum(below_, below_ + kCells + 1, below_);
     const size_t needed = series * buckets();
     if (counts_.size() >= needed) return true;
@@ -29,9 +29,9 @@ class BoundBuckets {
   }
 
   void add(size_t series, int64_t ns) {
-    const int64_t* const bounds = least_ns_.begin();
+    const int64_t* const bounds = min_ns_.begin();
     size_t bucket = below_[cell_of(ns)];
-    while (bucket < least_ns_.size() && bounds[bucket] <= ns) ++bucket;
+    while (bucket < min_ns_.size() && bounds[bucket] <= ns) ++bucket;
     ++counts_[series * buckets() + bucket];
   }
 
@@ -46,15 +46,15 @@ class BoundBuckets {
     return 4 * shift + (number >> shift & 3);
   }
 
-  size_t buckets() const { return least_ns_.size() + 1; }
+  size_t buckets() const { return min_ns_.size() + 1; }
 
-  TableView<const int64_t> least_ns_;
+  TableView<const int64_t> min_ns_;
   TableView<int64_t> counts_;
   size_t below_[kCells + 1]{};  // how many bounds are in lower cells
 };
 
 // The durations of a batch's rows.
-struct DurationsOfRows {
+struct RowDurations {
   ColumnView<int64_t> start_ns, end_ns;
 
   bool take(PyObject* batch, Py_ssize_t rows) {
@@ -71,24 +71,25 @@ struct DurationsOfRows {
 // the call.
 class DurationSums {
  public:
-  // `buckets`: a list of tuples (least_ns, counts).
+  // `buckets`: a list of tuples (min_ns, counts).
   bool take(PyObject* series, PyObject* buckets) {
     if (!sums_.take(series, "series")) return false;
-    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(buckets); ++at) {
-      PyObject *least_ns, *counts;
-      if (!PyArg_ParseTuple(PyList_GET_ITEM(buckets, at), "OO", &least_ns, &counts)) return false;
-      if (!buckets_.emplace_back().take(least_ns, counts, size())) return false;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(buckets); ++i) {
+      PyObject *min_ns, *counts;
+      if (!PyArg_ParseTuple(PyList_GET_ITEM(buckets, i), "OO", &min_ns, &counts)) return false;
+      if (!buckets_.emplace_back().take(min_ns, counts, size())) return false;
     }
     return true;
   }
 
   // The series of each row is known, or it has none.
-  void add(const TableView<const int32_t>& numbers, const DurationsOfRows& durations) {
+  void add(const TableView<const int32_t>& numbers, const RowDurations& durations) {
     Py_ssize_t row = 0;
     for (const int32_t number : numbers) {
       const int64_t ns = durations[row++];
-      if (number >= 0 && static_cast<size_t>(number) < size())
+      if (number >= 0 && static_cast<size_t>(number) < size()) {
         add_to(static_cast<size_t>(number), ns);
+      }
     }
   }
 
@@ -96,8 +97,8 @@ class DurationSums {
   enum {
     kCount,
     kTotal,
-    kLeast,
-    kMost,
+    kMinimum,
+    kMaximum,
     kLast,
     kFields = 8
   };  // of a series, in nanoseconds; 64 bytes
@@ -106,8 +107,8 @@ class DurationSums {
 
   void add_to(size_t number, int64_t ns) {
     int64_t* const sums = sums_.begin() + number * kFields;
-    sums[kLeast] = sums[kCount] == 0 ? ns : std::min(sums[kLeast], ns);
-    sums[kMost] = std::max(sums[kMost], ns);
+    sums[kMinimum] = sums[kCount] == 0 ? ns : std::min(sums[kMinimum], ns);
+    sums[kMaximum] = std::max(sums[kMaximum], ns);
     ++sums[kCount];
     sums[kTotal] += ns;
     sums[kLast] = ns;
@@ -120,12 +121,13 @@ class DurationSums {
 
 PyObject* add_durations(PyObject*, PyObject* arguments) {
   PyObject *batch, *numbers, *series, *buckets;
-  if (!PyArg_ParseTuple(arguments, "OOOO!", &batch, &numbers, &series, &PyList_Type, &buckets))
+  if (!PyArg_ParseTuple(arguments, "OOOO!", &batch, &numbers, &series, &PyList_Type, &buckets)) {
     return nullptr;
+  }
   return guarded([&]() -> PyObject* {
     DurationSums sums;
     TableView<const int32_t> numbered;
-    DurationsOfRows durations;
+    RowDurations durations;
     const bool taken = numbered.take(numbers, "numbers") &&
                        durations.take(batch, static_cast<Py_ssize_t>(numbered.size())) &&
                        sums.take(series, buckets);

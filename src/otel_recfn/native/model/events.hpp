@@ -2,6 +2,7 @@
 // Written by scripts/generate_model.py; change model/events.py and run it.
 #pragma once
 #include <cstdint>
+#include <string_view>
 
 namespace recfn {
 
@@ -21,10 +22,12 @@ enum EventFlag : uint32_t {
   kStaticRuntimeOutVariant = 4,
   kNcclMeta = 8,
   kPartial = 16,
-  kShown = 64,
+  kExposed = 64,
   kEvaluation = 128,
   kCrossing = 256,
   kInCompilation = 512,
+  kParentElsewhere = 1024,
+  kBeginsStep = 2048,
 };
 
 // A row with one of these may overlap what is beside it in its thread.
@@ -52,6 +55,18 @@ constexpr uint32_t kSourcesWithoutScopes =
 // Of each source, what names of calls of Python code begin with; null where it announces none.
 constexpr const char* kCallPrefixes[] = {nullptr, nullptr, "nn.Module: ", nullptr, "", nullptr};
 
+// The beginnings of names of ranges that say where training steps are.
+constexpr const char* kOptimizer = "Optimizer.";
+constexpr const char* kOptimizerStep = "Optimizer.step#";
+constexpr const char* kProfilerStep = "ProfilerStep#";
+
+// Limits of traces that we start (stage/own_traces.hpp).
+constexpr uint32_t kMostRangesOfTrace = 100000;
+constexpr int64_t kLongestTraceNs = 10000000000;
+
+// What PyTorch puts before the name of a backward node to name the range around it.
+constexpr std::string_view kNodesPrefix = "autograd::engine::evaluate_function: ";
+
 enum Extra : uint32_t {
   kShapesExtra = 1,
   kFlopsExtra = 2,
@@ -75,10 +90,19 @@ enum RecordScope : uint32_t {
 constexpr uint32_t kNumScopes = 10;
 
 // The name of each scope.
+// clang-format off
 constexpr const char* kScopeNames[kNumScopes] = {
-    "FUNCTION",          "BACKWARD_FUNCTION",    "TORCHSCRIPT_FUNCTION", "KERNEL_FUNCTION_DTYPE",
-    "CUSTOM_CLASS",      "BUILD_FEATURE",        "LITE_INTERPRETER",     "USER_SCOPE",
-    "STATIC_RUNTIME_OP", "STATIC_RUNTIME_MODEL",
+    "FUNCTION",
+    "BACKWARD_FUNCTION",
+    "TORCHSCRIPT_FUNCTION",
+    "KERNEL_FUNCTION_DTYPE",
+    "CUSTOM_CLASS",
+    "BUILD_FEATURE",
+    "LITE_INTERPRETER",
+    "USER_SCOPE",
+    "STATIC_RUNTIME_OP",
+    "STATIC_RUNTIME_MODEL",
 };
+// clang-format on
 
 }  // namespace recfn

@@ -13,8 +13,8 @@ inline uint64_t span_id_of(uint64_t event_id, uint64_t key) {
   return mixed ^ mixed >> 32;
 }
 
-constexpr uint64_t kOddNumber =
-    0x9E37'79B9'7F4A'7C15;  // 2^64 divided by the golden ratio: multiples of it are spread out
+// 2^64 divided by the golden ratio: multiples of it are spread out.
+constexpr uint64_t kOddNumber = 0x9E37'79B9'7F4A'7C15;
 
 inline uint64_t scrambled(uint64_t number) {
   number *= kOddNumber;

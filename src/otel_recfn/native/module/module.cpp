@@ -30,12 +30,26 @@ PyMethodDef functions[] = {
 
 // What each part adds is written where it is defined, in the folders. They return 0, or -1 with a
 // Python error set.
-#define RECFN_PARTS(PART)                                                                          \
-  PART(add_recorder)                                                                               \
-  PART(add_ranges) PART(add_context_reader) PART(add_task_entries) PART(add_record_function_type)  \
-      PART(add_range_observer) PART(add_watched_calls) PART(add_call_tracer) PART(add_call_events) \
-          PART(add_gathering) PART(add_stage_type) PART(add_links_type) PART(add_chrome_encoder)   \
-              PART(add_otlp_encoder) PART(add_metrics)
+// clang-format off
+#define RECFN_PARTS(PART)        \
+  PART(add_recorder)             \
+  PART(add_recorder_hooks)       \
+  PART(add_ranges)               \
+  PART(add_task_entries)         \
+  PART(add_context_functions)    \
+  PART(add_record_function_type) \
+  PART(add_range_observer)       \
+  PART(add_watched_calls)        \
+  PART(add_call_tracer)          \
+  PART(add_call_events)          \
+  PART(add_gathering)            \
+  PART(add_stage_type)           \
+  PART(add_links_type)           \
+  PART(add_own_traces_type)      \
+  PART(add_chrome_encoder)       \
+  PART(add_otlp_encoder)         \
+  PART(add_metrics)
+// clang-format on
 #define RECFN_DECLARE(add) int add(PyObject* module);
 #define RECFN_NAME(add) add,
 RECFN_PARTS(RECFN_DECLARE)
@@ -60,13 +74,12 @@ int add_parts(PyObject* module) {
   return 0;
 }
 
-PyModuleDef_Slot slots[] = {
-    {Py_mod_exec, reinterpret_cast<void*>(add_parts)},
+PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(add_parts)},
 #ifdef Py_mod_multiple_interpreters
-    {Py_mod_multiple_interpreters,
-     Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},  // so that our own refusal is what one reads
+                            // So that our own refusal is what one reads.
+                            {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
 #endif
-    {0, nullptr}};
+                            {0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,
                           "otel_recfn._native",

@@ -4,9 +4,10 @@
 // The slot is meant for torch.profiler, which refuses to start where anything is in it. So ours is
 // put there only where the slot is empty, and only
 //
-//   while an operator of PyTorch's own runs (others may run the program's Python, which may start a
-//   profiler), or in a thread that keeps it, for which somebody promised to call step_aside before
-//   a profiler starts.
+// - while an operator of PyTorch's own runs (others may run the program's Python, which may start a
+//   profiler), or
+// - in a thread that keeps it, for which somebody promised to call step_aside before a profiler
+//   starts.
 //
 // PyTorch hands the slot's content to the threads that work for this one (backward passes,
 // jit.fork), and removes it there again.
@@ -28,8 +29,8 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #endif
 
-#include "core/begin_end.hpp"
-#include "observer/launch.hpp"
+#include "recording/begin_end.hpp"
+#include "observer/propagation.hpp"
 #include "pytorch/features.hpp"
 
 namespace recfn {
@@ -67,7 +68,7 @@ class MemoryReport final : public Names::Base {
     if (buffer == nullptr) return;
     const std::string name = device.str();
     put_point(*shared, *buffer, kMemory, {name.data(), static_cast<uint32_t>(name.size())}, nbytes,
-              kMayNotLook);
+              kMayNotRefresh);
   }
 };
 
@@ -90,15 +91,16 @@ inline constexpr auto reports_memory = [](auto names)
 
 template <typename Names>
 constexpr bool can_report() {
-  if constexpr (kCallable<decltype(reports_memory), Names>)
+  if constexpr (kCallable<decltype(reports_memory), Names>) {
     return !std::is_abstract_v<MemoryReport<Names>>;
+  }
   return false;
 }
 constexpr bool kHasMemoryReports = can_report<ProfilerNames>();
 
-thread_local bool keeps_slot = false;  // the thread keeps ours in the slot between operators too
-thread_local bool left_behind =
-    false;  // ours couldn't be taken out, because others put information of theirs above it
+thread_local bool is_permanent = false;  // the thread keeps ours in the slot between operators too
+// Ours couldn't be taken out, because others put information of theirs above it.
+thread_local bool stale_slots = false;
 
 // The slot, and the object of ours that is put into it.
 template <typename Names>
@@ -115,7 +117,7 @@ struct Slot {
 
 // For a PyTorch without the slot: as if another profiler always had it.
 struct NoSlot {
-  static const void* found() { return &keeps_slot; }
+  static const void* found() { return &is_permanent; }
   static bool has_ours() { return false; }
   static void put() {}
   static void take() {}
@@ -126,49 +128,51 @@ using MemorySlot = std::conditional_t<kHasMemoryReports, Slot<ProfilerNames>, No
 // Debug info can be removed in the reverse order only: where others put theirs above ours, ours
 // stays. That is harmless, and the first operator that begins when theirs is gone takes ours over.
 // Nothing may throw here.
-void take_out_of_slot() noexcept {
+void clear_slot() noexcept {
   try {
-    left_behind = MemorySlot::has_ours();
-    if (!left_behind) return;
+    stale_slots = MemorySlot::has_ours();
+    if (!stale_slots) return;
     MemorySlot::take();
-    left_behind = false;
+    stale_slots = false;
   } catch (...) {  // theirs stands above it
   }
 }
 
 // The context of a range that put ours into its thread's slot, and takes it out at its end.
-struct HoldsSlot : at::ObserverContext {};
+struct OccupiesSlot : at::ObserverContext {};
 
-bool may_hold_slot(const at::RecordFunction& fn) {
+bool may_occupy_slot(const at::RecordFunction& fn) {
   constexpr char kOwn[] = "aten::";
   return fn.scope() == at::RecordScope::FUNCTION &&
          std::strncmp(fn.name(), kOwn, sizeof kOwn - 1) == 0;
 }
 
 // Called after the range's begin.
-std::unique_ptr<at::ObserverContext> hold_slot(ThreadBuffer& buffer) try {
+std::unique_ptr<at::ObserverContext> occupy_slot(ThreadBuffer& buffer) try {
   const bool empty = MemorySlot::found() == nullptr;
   if (!empty && !MemorySlot::has_ours()) return nullptr;
   prepare_point(*shared, buffer);
-  if (!empty && !left_behind)
-    return nullptr;  // an enclosing range holds it, the thread keeps it, or PyTorch carried it
-  auto holds = std::make_unique<HoldsSlot>();
+  if (!empty && !stale_slots) {
+    // An enclosing range holds it, the thread keeps it, or PyTorch carried it.
+    return nullptr;
+  }
+  auto occupied = std::make_unique<OccupiesSlot>();
   if (empty) MemorySlot::put();
-  return holds;
+  return occupied;
 } catch (...) {  // no memory: the operator's own is not reported
   return nullptr;
 }
 
 void release_slot() noexcept {
-  if (!keeps_slot) take_out_of_slot();
+  if (!is_permanent) clear_slot();
 }
 
 // From here on the calling thread keeps ours in the slot, or no longer does. After a profiler for
 // which ours was taken out, the next operator puts it back.
-void keep_slot(bool keep) {
-  keeps_slot = keep;
-  if (!keep) {
-    take_out_of_slot();
+void set_permanent(bool permanent) {
+  is_permanent = permanent;
+  if (!permanent) {
+    clear_slot();
   } else if (MemorySlot::found() == nullptr) {
     MemorySlot::put();
   }

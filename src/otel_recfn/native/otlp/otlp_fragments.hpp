@@ -34,10 +34,10 @@ class OtlpFragments {
  public:
   // Without the GIL: notes that the fragment is needed. `of` is how many of the kind there may be.
   void need(FragmentKind kind, uint32_t index, size_t of) {
-    auto& places = places_[kind];
-    if (places.empty()) places.assign(of, kUnknown);
-    if (places[index] != kUnknown) return;
-    places[index] = static_cast<uint32_t>(needed_.size());
+    auto& offsets = offsets_[kind];
+    if (offsets.empty()) offsets.assign(of, kUnknown);
+    if (offsets[index] != kUnknown) return;
+    offsets[index] = static_cast<uint32_t>(needed_.size());
     needed_.push_back({kind, index});
   }
 
@@ -47,10 +47,7 @@ class OtlpFragments {
     for (const Need& need : needed_) {
       const size_t begin = memory_.size();
       const bool is_name = need.kind == kNameField;
-      const Reference made(
-          is_name
-              ? PySequence_GetItem(names, static_cast<Py_ssize_t>(need.index))
-              : PyObject_CallFunction(maker, "II", static_cast<unsigned>(need.kind), need.index));
+      const Reference made(is_name ? name_at(names, need.index) : fragment_of(maker, need));
       if (!made || !(is_name ? append_name(made.get()) : append_bytes(made.get()))) return false;
       made_.push_back({begin, memory_.size() - begin});
     }
@@ -59,25 +56,25 @@ class OtlpFragments {
   }
 
   // Of single rows: attributes of folded ranges. False with an exception set.
-  bool take_told(PyObject* told) {
+  bool take_extra(PyObject* extra) {
     PyObject *row, *bytes;
-    for (Py_ssize_t position = 0; PyDict_Next(told, &position, &row, &bytes);) {
+    for (Py_ssize_t position = 0; PyDict_Next(extra, &position, &row, &bytes);) {
       const int64_t number = PyLong_AsLongLong(row);
       if (number == -1 && PyErr_Occurred()) return false;
       const size_t begin = memory_.size();
       if (!append_bytes(bytes)) return false;
-      told_[number] = {begin, memory_.size() - begin};
+      extra_[number] = {begin, memory_.size() - begin};
     }
     return true;
   }
 
   std::string_view text(FragmentKind kind, uint32_t index) const {
-    return text_of(made_[places_[kind][index]]);
+    return text_of(made_[offsets_[kind][index]]);
   }
-  std::string_view told(int64_t row) const {
-    if (told_.empty()) return {memory_.data(), 0};
-    const auto found = told_.find(row);
-    return found == told_.end() ? std::string_view{memory_.data(), 0} : text_of(found->second);
+  std::string_view extra(int64_t row) const {
+    if (extra_.empty()) return {memory_.data(), 0};
+    const auto found = extra_.find(row);
+    return found == extra_.end() ? std::string_view{memory_.data(), 0} : text_of(found->second);
   }
 
  private:
@@ -92,12 +89,19 @@ class OtlpFragments {
 
   std::string_view text_of(Span span) const { return {memory_.data() + span.begin, span.size}; }
 
+  static PyObject* name_at(PyObject* names, uint32_t index) {
+    return PySequence_GetItem(names, static_cast<Py_ssize_t>(index));
+  }
+  static PyObject* fragment_of(PyObject* maker, const Need& need) {
+    return PyObject_CallFunction(maker, "II", static_cast<unsigned>(need.kind), need.index);
+  }
+
   // The field that a span's name is in; nothing for an empty one.
   bool append_name(PyObject* name) {
     const Utf8Text utf8(name);
     if (utf8.text().data() == nullptr) return false;
     if (utf8.text().empty()) return true;
-    char head[1 + kMostVarintBytes];
+    char head[1 + kMaxVarintBytes];
     WireWriter out(head);
     out.tag<tags::kSpanName>();
     out.varint(utf8.text().size());
@@ -114,10 +118,10 @@ class OtlpFragments {
     return true;
   }
 
-  std::vector<uint32_t> places_[kNumFragmentKinds];
+  std::vector<uint32_t> offsets_[kNumFragmentKinds];
   std::vector<Need> needed_;
   std::vector<Span> made_;
-  std::unordered_map<int64_t, Span> told_;
+  std::unordered_map<int64_t, Span> extra_;
   std::string memory_;
 };
 

@@ -26,8 +26,8 @@
 namespace recfn {
 namespace {
 
-// Of one span without what it shares: keys, ids, times and the digits of every number that it
-// tells.
+// Upper bound of a span's own bytes, without shared fragments: keys, ids, times and the digits of
+// its numbers.
 #define RECFN_BYTES(type, name, empty, attribute, ...) \
   +(sizeof attribute > 1 ? sizeof attribute + 24 : 0)
 constexpr size_t kFixedBytes = 320 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
@@ -36,13 +36,15 @@ constexpr size_t kFixedBytes = 320 RECFN_NUMBER_COLUMNS(RECFN_BYTES);
 // long as encoding.
 static_assert(kFixedBytes < 800,
               "a chunk of spans may take more than 32 MiB; make OtlpDelivery.chunk_size smaller");
-constexpr uint32_t kToldFlags = kAsync | kPartial | kError;
+constexpr uint32_t kAttributeFlags = kAsync | kPartial | kError;
 
 // SpanFlags of trace.proto: it is known whether the parent is remote, and it isn't.
 constexpr uint32_t kSpanFlags = 0x100;
 constexpr uint8_t kInternalKind = 1;
-constexpr uint8_t kTraceIdBytes = 16, kSpanIdBytes = 8;
-constexpr size_t kTimeFieldBytes = 9, kLinkBytes = 2 + kTraceIdBytes + 2 + kSpanIdBytes + 5;
+constexpr uint8_t kTraceIdBytes = 16;
+constexpr uint8_t kSpanIdBytes = 8;
+constexpr size_t kTimeFieldBytes = 9;
+constexpr size_t kLinkBytes = 2 + kTraceIdBytes + 2 + kSpanIdBytes + 5;
 
 // A KeyValue up to its value's length. `value_bytes`, and all sizes here, are less than 128, so
 // that each is one byte.
@@ -96,10 +98,10 @@ void span_id_field(WireWriter& out, uint64_t id) {
   out.big_endian(id);
 }
 
-// An event up to what follows its time, of `rest_bytes`.
-inline void begin_event(WireWriter& out, uint64_t time, size_t rest_bytes) {
+// An event up to what follows its time, of `other_bytes`.
+inline void begin_event(WireWriter& out, uint64_t time, size_t other_bytes) {
   out.tag<tags::kSpanEvents>();
-  out.varint((time ? kTimeFieldBytes : 0) + rest_bytes);
+  out.varint((time ? kTimeFieldBytes : 0) + other_bytes);
   time_field<tags::kEventTime>(out, time);
 }
 
@@ -109,17 +111,18 @@ inline void begin_event(WireWriter& out, uint64_t time, size_t rest_bytes) {
 
 class OtlpSpans : BatchColumns {
  public:
-  // Each with the GIL, and false with an exception set. Of `above` each is a trace id and a trace
-  // state's field in bytes, and a span id; `key` is that of the span ids of ranges.
-  bool read(PyObject* batch, PyObject* plan_columns, PyObject* above, uint64_t key) {
+  // These need the GIL, and return false with an exception set. Of `parent_span` each is a trace id
+  // and a trace state's field in bytes, and a span id; `key` is that of the span ids of ranges.
+  bool read(PyObject* plan, PyObject* batch, PyObject* parent_span, uint64_t key) {
     key_ = key;
     return take(batch) && length_of(batch, "names", num_names_) &&
-           length_of(batch, "tracks", num_tracks_) && read_plan(plan_columns) && read_above(above);
+           length_of(batch, "tracks", num_tracks_) && read_plan(plan) &&
+           read_parent_spans(parent_span);
   }
 
-  bool share(PyObject* batch, PyObject* maker, PyObject* told) {
+  bool share(PyObject* batch, PyObject* maker, PyObject* extra_fields) {
     const Reference names(PyObject_GetAttrString(batch, "names"));
-    return names && fragments_.take_told(told) && fragments_.make(names.get(), maker);
+    return names && fragments_.take_extra(extra_fields) && fragments_.make(names.get(), maker);
   }
 
   // A look at 30,000 spans takes 0.2 ms, and whoever gave the GIL back for it may wait 5 ms.
@@ -136,16 +139,16 @@ class OtlpSpans : BatchColumns {
     return true;
   }
 
-  size_t most_bytes() const {
-    size_t most = 2 * kWireSlack;
+  size_t max_bytes() const {
+    size_t max_size = 2 * kWireSlack;
     for (Py_ssize_t i = 0; i < rows_.size(); ++i) {
-      most += kFixedBytes + spans_above_[static_cast<size_t>(above_[i])].state_size +
-              fragments_.told(rows_[i]).size();
+      max_size += kFixedBytes + parent_spans_[static_cast<size_t>(parent_span_[i])].state_size +
+                  fragments_.extra(rows_[i]).size();
       each_shared(rows_[i], [&](FragmentKind kind, uint32_t index) {
-        most += fragments_.text(kind, index).size();
+        max_size += fragments_.text(kind, index).size();
       });
     }
-    return most;
+    return max_size;
   }
 
   // Writes where each span ends to `ends`; returns where the last one does.
@@ -164,7 +167,7 @@ class OtlpSpans : BatchColumns {
   Py_ssize_t size() const { return rows_.size(); }
 
  private:
-  struct Above {
+  struct ParentSpan {
     char trace_id[16];
     std::string state;  // kWireSlack bytes can be read from it
     size_t state_size;
@@ -178,45 +181,46 @@ class OtlpSpans : BatchColumns {
     return found >= 0;
   }
 
-  bool read_plan(PyObject* columns) {
-    PyObject *rows, *parent, *places, *linked_id, *linked_above;
-    return PyArg_ParseTuple(columns, "OOOOO", &rows, &parent, &places, &linked_id, &linked_above) &&
-           rows_.take_array(rows, "row") && parent_.take_array(parent, "parent") &&
-           above_.take_array(places, "above") && linked_id_.take_array(linked_id, "linked_id") &&
-           linked_above_.take_array(linked_above, "linked_above") &&
-           equally_long({rows_.size(), parent_.size(), above_.size(), linked_id_.size(),
-                         linked_above_.size()});
+  bool read_plan(PyObject* plan) {
+    return rows_.take(plan, "row") && own_.take(plan, "event_id") && parent_.take(plan, "parent") &&
+           parent_span_.take(plan, "parent_span") && linked_id_.take(plan, "linked_id") &&
+           linked_span_.take(plan, "linked_span") &&
+           equally_long({rows_.size(), own_.size(), parent_.size(), parent_span_.size(),
+                         linked_id_.size(), linked_span_.size()});
   }
 
-  bool read_above(PyObject* above) {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(above); ++i) {
+  bool read_parent_spans(PyObject* parent_span) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parent_span); ++i) {
       const char *trace_id, *state;
       Py_ssize_t id_size, state_size;
       unsigned long long span_id;
-      if (!PyArg_ParseTuple(PyList_GET_ITEM(above, i), "y#y#K", &trace_id, &id_size, &state,
-                            &state_size, &span_id))
-        return false;
-      if (id_size != sizeof Above::trace_id) {
-        PyErr_Format(PyExc_ValueError, "a trace id of %zd bytes; pass %zu", id_size,
-                     sizeof Above::trace_id);
+      if (!PyArg_ParseTuple(PyList_GET_ITEM(parent_span, i), "y#y#K", &trace_id, &id_size, &state,
+                            &state_size, &span_id)) {
         return false;
       }
-      Above one{{},
-                std::string(state, static_cast<size_t>(state_size)),
-                static_cast<size_t>(state_size),
-                span_id};
+      if (id_size != sizeof ParentSpan::trace_id) {
+        PyErr_Format(PyExc_ValueError, "a trace id of %zd bytes; pass %zu", id_size,
+                     sizeof ParentSpan::trace_id);
+        return false;
+      }
+      ParentSpan one{{},
+                     std::string(state, static_cast<size_t>(state_size)),
+                     static_cast<size_t>(state_size),
+                     span_id};
       std::memcpy(one.trace_id, trace_id, sizeof one.trace_id);
       one.state.append(kWireSlack, '\0');
-      spans_above_.push_back(std::move(one));
+      parent_spans_.push_back(std::move(one));
     }
     return true;
   }
 
   bool in_tables(Py_ssize_t i) const {
     const Py_ssize_t row = rows_[i];
-    const auto count = static_cast<int64_t>(spans_above_.size());
-    if (row < 0 || row >= event_id.size() || above_[i] < 0 || above_[i] >= count) return false;
-    if (linked_id_[i] != 0 && (linked_above_[i] < 0 || linked_above_[i] >= count)) return false;
+    const auto count = static_cast<int64_t>(parent_spans_.size());
+    if (row < 0 || row >= event_id.size() || parent_span_[i] < 0 || parent_span_[i] >= count) {
+      return false;
+    }
+    if (linked_id_[i] != 0 && (linked_span_[i] < 0 || linked_span_[i] >= count)) return false;
     size_t last = std::max({name[row], error[row], stacktrace[row], code[row]});
 #define RECFN_LAST(type, name, empty, attribute, ...) \
   if constexpr (sizeof attribute > 1) last = std::max<size_t>(last, name[row]);
@@ -246,7 +250,8 @@ class OtlpSpans : BatchColumns {
 
   // Whether it has no texts of its own, flags or code.
   bool is_plain(Py_ssize_t row) const {
-    bool plain = (code[row] | (flags[row] & kToldFlags)) == 0 && source[row] != kPythonCallSource;
+    bool plain =
+        (code[row] | (flags[row] & kAttributeFlags)) == 0 && source[row] != kPythonCallSource;
 #define RECFN_PLAIN(type, name, empty, attribute, ...) \
   if constexpr (sizeof attribute > 1) plain = plain && name[row] == static_cast<type>(empty);
     RECFN_TEXT_COLUMNS(RECFN_PLAIN)
@@ -266,7 +271,7 @@ class OtlpSpans : BatchColumns {
     const bool plain = is_plain(row);
     const auto start = static_cast<uint64_t>(std::max<int64_t>(start_ns[row], 0));
     const auto end = std::max(static_cast<uint64_t>(std::max<int64_t>(end_ns[row], 0)), start);
-    encode_place(out, i);
+    encode_source_location(out, i);
     out.padded(fragments_.text(kNameField, name[row]));
     out.tag<tags::kSpanKind>();
     out.byte(kInternalKind);
@@ -274,8 +279,8 @@ class OtlpSpans : BatchColumns {
     time_field<tags::kSpanEndTime>(out, end);
     out.padded(fragments_.text(kScopeAndThread, scope_and_thread(row)));
     encode_numbers(out, row);
-    if (!plain) encode_seldom(out, row);
-    out.padded(fragments_.told(row));
+    if (!plain) encode_optional(out, row);
+    out.padded(fragments_.extra(row));
     if (!plain) encode_events(out, row, end);
     if (linked_id_[i]) encode_link(out, i);
     encode_status(out, row);
@@ -284,20 +289,20 @@ class OtlpSpans : BatchColumns {
   }
 
   // Where in its trace the span is.
-  void encode_place(WireWriter& out, Py_ssize_t i) const {
-    const Above& above = spans_above_[static_cast<size_t>(above_[i])];
-    trace_id_field<tags::kSpanTraceId>(out, above.trace_id);
-    span_id_field<tags::kSpanId>(out, span_id_of(event_id[rows_[i]], key_));
-    out.padded({above.state.data(), above.state_size});
-    span_id_field<tags::kSpanParentId>(out,
-                                       parent_[i] ? span_id_of(parent_[i], key_) : above.span_id);
+  void encode_source_location(WireWriter& out, Py_ssize_t i) const {
+    const ParentSpan& parent_span = parent_spans_[static_cast<size_t>(parent_span_[i])];
+    trace_id_field<tags::kSpanTraceId>(out, parent_span.trace_id);
+    span_id_field<tags::kSpanId>(out, span_id_of(own_[i], key_));
+    out.padded({parent_span.state.data(), parent_span.state_size});
+    span_id_field<tags::kSpanParentId>(
+        out, parent_[i] ? span_id_of(parent_[i], key_) : parent_span.span_id);
   }
 
   void encode_numbers(WireWriter& out, Py_ssize_t row) const {
     RECFN_NUMBER_COLUMNS(RECFN_INT_ATTRIBUTE)
   }
 
-  void encode_seldom(WireWriter& out, Py_ssize_t row) const {
+  void encode_optional(WireWriter& out, Py_ssize_t row) const {
     if (flags[row] & kAsync) true_attribute(out, "recfn.async");
     if (flags[row] & kPartial) true_attribute(out, "recfn.partial");
     if (flags[row] & kError) out.padded(fragments_.text(kErrorTypeAttribute, error[row]));
@@ -322,7 +327,7 @@ class OtlpSpans : BatchColumns {
     out.tag<tags::kSpanLinks>();
     out.byte(kLinkBytes);
     trace_id_field<tags::kLinkTraceId>(
-        out, spans_above_[static_cast<size_t>(linked_above_[i])].trace_id);
+        out, parent_spans_[static_cast<size_t>(linked_span_[i])].trace_id);
     span_id_field<tags::kLinkSpanId>(out, linked_id_[i]);
     out.tag<tags::kLinkFlags>();
     out.fixed32(kSpanFlags);
@@ -340,10 +345,10 @@ class OtlpSpans : BatchColumns {
 
   static constexpr uint32_t kScopes = 16;
 
-  ColumnView<int64_t> rows_, above_, linked_above_;
-  ColumnView<uint64_t> parent_, linked_id_;
+  ColumnView<int64_t> rows_, parent_span_, linked_span_;
+  ColumnView<uint64_t> own_, parent_, linked_id_;  // `own_`: what span ids are made of
   uint64_t key_ = 0;
-  std::vector<Above> spans_above_;
+  std::vector<ParentSpan> parent_spans_;
   size_t num_names_ = 0, num_tracks_ = 0;
   OtlpFragments fragments_;
 };
@@ -360,36 +365,40 @@ struct Encoded {
 // In one piece, because a program in Python gives the GIL back after milliseconds.
 bool encode(const OtlpSpans& spans, Encoded& encoded) {
   return without_gil_if(spans.size() > kManySpans, [&] {
-    const std::unique_ptr<char[]> scratch(new char[spans.most_bytes()]);
+    const std::unique_ptr<char[]> scratch(new char[spans.max_bytes()]);
     encoded.ends.resize(static_cast<size_t>(spans.size()));
     const size_t size = spans.encode(scratch.get(), encoded.ends.data());
     encoded.bytes.assign(scratch.get(), scratch.get() + size);
   });
 }
 
-PyObject* encode_spans(PyObject*, PyObject* arguments) {
-  PyObject *batch, *columns, *above, *maker, *told;
+PyObject* encode_spans(PyObject*, PyObject* arguments, PyObject* keywords) {
+  static const char* names[] = {"plan", "parent_span", "key", "fragment", "extra_fields", nullptr};
+  PyObject *plan, *parent_span, *fragment, *extra_fields;
   unsigned long long key;
-  if (!PyArg_ParseTuple(arguments, "OO!O!KOO!", &batch, &PyTuple_Type, &columns, &PyList_Type,
-                        &above, &key, &maker, &PyDict_Type, &told)) {
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O$O!KOO!:encode_otlp_spans",
+                                   const_cast<char**>(names), &plan, &PyList_Type, &parent_span,
+                                   &key, &fragment, &PyDict_Type, &extra_fields)) {
     return nullptr;
   }
+  const Reference batch(PyObject_GetAttrString(plan, "batch"));
+  if (!batch) return nullptr;
   return guarded([&]() -> PyObject* {
     OtlpSpans spans;
     Encoded encoded;
-    if (!spans.read(batch, columns, above, key) || !spans.scan() ||
-        !spans.share(batch, maker, told))
+    if (!spans.read(plan, batch.get(), parent_span, key) || !spans.scan() ||
+        !spans.share(batch.get(), fragment, extra_fields)) {
       return nullptr;
+    }
     return encode(spans, encoded) ? column_tuple(encoded.bytes, encoded.ends) : nullptr;
   });
 }
 
 PyMethodDef functions[] = {
-    {"encode_otlp_spans", encode_spans, METH_VARARGS,
-     "encode_otlp_spans(batch, columns, above, key, maker, told) -> (bytes, ends)\n\n"
-     "The spans of a plan's columns as fields of ScopeSpans, and of each where it ends, as int64: "
-     "objects with the buffer\n"
-     "protocol."},
+    {"encode_otlp_spans", with_keywords(encode_spans), METH_VARARGS | METH_KEYWORDS,
+     "encode_otlp_spans(plan, *, parent_span, key, fragment, extra_fields)\n--\n\n"
+     "(bytes, ends): the spans of a plan as fields of ScopeSpans, and of each where it ends, as "
+     "int64: objects with the buffer protocol."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace recfn {
 
 // So many bytes more than what is written must be there: short texts are copied in blocks.
 constexpr size_t kWireSlack = 64;
-constexpr size_t kMostVarintBytes = 10;
+constexpr size_t kMaxVarintBytes = 10;
 
 constexpr size_t varint_size(uint64_t value) {
   return static_cast<size_t>((63 - __builtin_clzll(value | 1)) / 7 + 1);
@@ -49,9 +49,9 @@ constexpr uint32_t kIntValue = field_tag(3, WireType::kVarint);
 
 class WireWriter {
  public:
-  explicit WireWriter(char* begin) : at_(begin) {}
+  explicit WireWriter(char* begin) : cursor_(begin) {}
 
-  void byte(uint8_t value) { *at_++ = static_cast<char>(value); }
+  void byte(uint8_t value) { *cursor_++ = static_cast<char>(value); }
   void varint(uint64_t value) {
     while (value >= 0x80) {
       byte(static_cast<uint8_t>(value) | 0x80);
@@ -78,37 +78,39 @@ class WireWriter {
 
   template <size_t N>
   void literal(const char (&text)[N]) {
-    std::memcpy(at_, text, N - 1);
-    at_ += N - 1;
+    std::memcpy(cursor_, text, N - 1);
+    cursor_ += N - 1;
   }
   // kWireSlack bytes can be read from the text's beginning.
   void padded(std::string_view text) {
-    std::memcpy(at_, text.data(), kWireSlack);
-    if (text.size() > kWireSlack)
-      std::memcpy(at_ + kWireSlack, text.data() + kWireSlack, text.size() - kWireSlack);
-    at_ += text.size();
+    std::memcpy(cursor_, text.data(), kWireSlack);
+    if (text.size() > kWireSlack) {
+      std::memcpy(cursor_ + kWireSlack, text.data() + kWireSlack, text.size() - kWireSlack);
+    }
+    cursor_ += text.size();
   }
 
   // Room for the length of what follows; two bytes are right for nearly every span.
   char* begin_length() {
-    char* begin = at_;
-    at_ += kUsualLength;
+    char* begin = cursor_;
+    cursor_ += kUsualLength;
     return begin;
   }
   void end_length(char* begin) {
-    const size_t size = static_cast<size_t>(at_ - begin) - kUsualLength, needed = varint_size(size);
+    const size_t size = static_cast<size_t>(cursor_ - begin) - kUsualLength;
+    const size_t needed = varint_size(size);
     if (needed != kUsualLength) std::memmove(begin + needed, begin + kUsualLength, size);
-    at_ = begin;
+    cursor_ = begin;
     varint(size);
-    at_ += size;
+    cursor_ += size;
   }
 
   // Where the caller writes so many bytes.
   char* reserve(size_t size) {
-    at_ += size;
-    return at_ - size;
+    cursor_ += size;
+    return cursor_ - size;
   }
-  char* at() const { return at_; }
+  char* at() const { return cursor_; }
 
  private:
   static constexpr size_t kUsualLength = 2;
@@ -118,11 +120,11 @@ class WireWriter {
     big = !big;
 #endif
     if (big) value = __builtin_bswap64(value);
-    std::memcpy(at_, &value, sizeof value);
-    at_ += sizeof value;
+    std::memcpy(cursor_, &value, sizeof value);
+    cursor_ += sizeof value;
   }
 
-  char* at_;
+  char* cursor_;
 };
 
 }  // namespace recfn

@@ -5,14 +5,11 @@
 #include <cstdint>
 #include <string_view>
 
-#include "core/begin_end.hpp"
+#include "recording/begin_end.hpp"
 #include "core/record.hpp"
 #include "cpython/python.hpp"
 
 namespace recfn {
-
-// Calls a function of ours where whoever compiles the thread's frames (Dynamo) doesn't see it.
-PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count);
 
 // The arguments of a function that our own code calls often: taken from where the interpreter has
 // them, only those that were given.
@@ -26,9 +23,11 @@ class Arguments {
   // As METH_FASTCALL | METH_KEYWORDS hands them in. False with an error set where there is no such
   // parameter.
   bool take(PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-    if (static_cast<size_t>(count) > N)
-      return PyErr_Format(PyExc_TypeError, "more than %zu arguments", N), false;
-    std::copy(args, args + count, given_);
+    if (static_cast<size_t>(count) > N) {
+      PyErr_Format(PyExc_TypeError, "more than %zu arguments", N);
+      return false;
+    }
+    std::copy(args, args + count, values_);
     const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
     for (Py_ssize_t at = 0; at < named; ++at) {
       if (!take_named(PyTuple_GET_ITEM(keywords, at), args[count + at])) return false;
@@ -39,36 +38,39 @@ class Arguments {
   // Of each type: what was given, else what stands in the place already. False with an error set
   // where it is no number.
   bool read(size_t at, PyObject** object) const {
-    if (given_[at] != nullptr) *object = given_[at];
+    if (values_[at] != nullptr) *object = values_[at];
     return true;
   }
   bool read(size_t at, uint64_t* number) const {
-    if (given_[at] == nullptr) return true;
-    *number = PyLong_AsUnsignedLongLongMask(given_[at]);
+    if (values_[at] == nullptr) return true;
+    *number = PyLong_AsUnsignedLongLongMask(values_[at]);
     return *number != UINT64_MAX || PyErr_Occurred() == nullptr;
   }
   bool read(size_t at, uint32_t* number) const {
     uint64_t wide = *number;
     const bool read_wide = read(at, &wide);
-    return *number = static_cast<uint32_t>(wide), read_wide;
+    *number = static_cast<uint32_t>(wide);
+    return read_wide;
   }
   bool read(size_t at, int64_t* number) const {
-    if (given_[at] == nullptr) return true;
-    *number = PyLong_AsLongLong(given_[at]);
+    if (values_[at] == nullptr) return true;
+    *number = PyLong_AsLongLong(values_[at]);
     return *number != -1 || PyErr_Occurred() == nullptr;
   }
 
  private:
   bool take_named(PyObject* name, PyObject* value) {
     for (size_t at = 0; at < N; ++at) {
-      if (PyUnicode_CompareWithASCIIString(name, names_[at]) == 0) return given_[at] = value, true;
+      if (PyUnicode_CompareWithASCIIString(name, names_[at]) != 0) continue;
+      values_[at] = value;
+      return true;
     }
     PyErr_Format(PyExc_TypeError, "there is no parameter %R", name);
     return false;
   }
 
   const Names& names_;
-  PyObject* given_[N] = {};
+  PyObject* values_[N] = {};
 };
 
 // A method table's entry for a function that takes its arguments by position or by name.
@@ -115,7 +117,8 @@ class FailureTexts {
  private:
   bool failed() const { return error_.text().size > 0; }
 
-  Utf8 error_, stacktrace_;
+  Utf8 error_;  // the first member: only where there is one the stack trace is read
+  Utf8 stacktrace_;
 };
 
 }  // namespace recfn

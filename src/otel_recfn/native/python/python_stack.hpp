@@ -27,8 +27,8 @@ inline bool put_frame(PyFrameObject* frame, char* text, uint32_t size, uint32_t&
     if (data == nullptr) PyErr_Clear();  // a lone surrogate, say in the name of a file
     return data != nullptr ? data : "?";
   };
-  const Reference held(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
-  const auto* code = reinterpret_cast<PyCodeObject*>(held.get());
+  const Reference owned(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+  const auto* code = reinterpret_cast<PyCodeObject*>(owned.get());
   const char* file = utf8(code->co_filename);
   const std::string& own = own_directory();
   if (!own.empty() && std::strncmp(file, own.data(), own.size()) == 0) return true;

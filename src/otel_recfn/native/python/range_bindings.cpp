@@ -1,9 +1,9 @@
 // Ranges, marks and changes of memory, as Python tells the recorder of them.
-#include "core/begin_end.hpp"
+#include "recording/begin_end.hpp"
 #include "core/registry.hpp"
 #include "python/arguments.hpp"
 #include "python/python_stack.hpp"
-#include "python/task_entries.hpp"
+#include "parents/tasks/task_entries.hpp"
 
 #include <algorithm>
 #include <string>
@@ -21,13 +21,17 @@ ThreadBuffer* buffer_or_drop() {
 
 // The same, or null where nothing is recorded.
 ThreadBuffer* recording_buffer() {
-  return (globals().recording.load(std::memory_order_acquire) & kRecordingBit) != 0
-             ? buffer_or_drop()
-             : nullptr;
+  const uint32_t recording = globals().recording.load(std::memory_order_acquire);
+  return (recording & kRecordingBit) != 0 ? buffer_or_drop() : nullptr;
 }
 
 bool has_no_scopes(uint32_t source) {
   return source < 32 && (kSourcesWithoutScopes >> source & 1) != 0;
+}
+
+bool selects_range(uint32_t recording, uint32_t source, uint32_t scope) {
+  if (has_no_scopes(source)) return (recording & kRecordingBit) != 0;
+  return selects(recording, scope);
 }
 
 // Of a module's call, which is one of the traced calls.
@@ -40,29 +44,36 @@ std::string call_site_of(uint32_t source, Text name) {
 
 PyObject* as_event_id(uint64_t event_id) { return PyLong_FromUnsignedLongLong(event_id); }
 
-constexpr size_t kBeginParameters = 13, kEndParameters = 5;
-constexpr Arguments<kBeginParameters>::Names kOfBegin = {
+constexpr size_t kBeginParameters = 14;
+constexpr size_t kEndParameters = 6;
+constexpr Arguments<kBeginParameters>::Names kBeginNames = {
     "name",   "scope",        "source", "module", "flags",       "sequence_nr", "forward_thread_id",
-    "handle", "debug_handle", "shapes", "dtypes", "step_number", "code"};
-constexpr Arguments<kEndParameters>::Names kOfEnd = {"event_id", "error", "flags", "stacktrace",
-                                                     "attributes"};
+    "handle", "debug_handle", "shapes", "dtypes", "step_number", "code",        "at"};
+constexpr Arguments<kEndParameters>::Names kEndNames = {"event_id",   "error",      "flags",
+                                                        "stacktrace", "attributes", "at"};
 
 // The arguments of begin().
 struct BeginCall {
-  PyObject *name = nullptr, *module = nullptr, *shapes = nullptr, *dtypes = nullptr,
-           *code = nullptr;
-  uint32_t scope = 0, source = 0, flags = 0;
+  PyObject* name = nullptr;
+  PyObject* module = nullptr;
+  PyObject* shapes = nullptr;
+  PyObject* dtypes = nullptr;
+  PyObject* code = nullptr;
+  uint32_t scope = 0;
+  uint32_t source = 0;
+  uint32_t flags = 0;
   int64_t step_number = -1;
+  uint64_t at = 0;  // in ticks; 0: now
   Begin range;
 
   bool read(PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-    Arguments<kBeginParameters> given(kOfBegin);
-    return given.take(args, count, keywords) && given.read(0, &name) && given.read(1, &scope) &&
-           given.read(2, &source) && given.read(3, &module) && given.read(4, &flags) &&
-           given.read(5, &range.sequence_nr) && given.read(6, &range.forward_thread_id) &&
-           given.read(7, &range.handle) && given.read(8, &range.prelude.debug_handle) &&
-           given.read(9, &shapes) && given.read(10, &dtypes) && given.read(11, &step_number) &&
-           given.read(12, &code);
+    Arguments<kBeginParameters> parsed(kBeginNames);
+    return parsed.take(args, count, keywords) && parsed.read(0, &name) && parsed.read(1, &scope) &&
+           parsed.read(2, &source) && parsed.read(3, &module) && parsed.read(4, &flags) &&
+           parsed.read(5, &range.sequence_nr) && parsed.read(6, &range.forward_thread_id) &&
+           parsed.read(7, &range.handle) && parsed.read(8, &range.prelude.debug_handle) &&
+           parsed.read(9, &shapes) && parsed.read(10, &dtypes) && parsed.read(11, &step_number) &&
+           parsed.read(12, &code) && parsed.read(13, &at);
   }
 };
 
@@ -70,69 +81,90 @@ PyObject* begin(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
   BeginCall call;
   if (!call.read(args, count, keywords)) return nullptr;
   const uint32_t recording = globals().recording.load(std::memory_order_acquire);
-  const bool selected = has_no_scopes(call.source) ? (recording & kRecordingBit) != 0
-                                                   : selects(recording, call.scope);
+  const bool selected = selects_range(recording, call.source, call.scope);
   ThreadBuffer* buffer = selected ? buffer_or_drop() : nullptr;
   if (buffer == nullptr) return as_event_id(0);
-  const Utf8 name_text(call.name, kMaxNameBytes), module_text(call.module, kMaxNameBytes),
-      code_text(call.code, kMaxNameBytes);
-  const Utf8 shapes_text(call.shapes, UINT32_MAX), dtypes_text(call.dtypes, UINT32_MAX);
+  const Utf8 name_text(call.name, kMaxNameBytes);
+  const Utf8 module_text(call.module, kMaxNameBytes);
+  const Utf8 code_text(call.code, kMaxNameBytes);
+  const Utf8 shapes_text(call.shapes, UINT32_MAX);
+  const Utf8 dtypes_text(call.dtypes, UINT32_MAX);
   char stack[kMaxStackBytes];
-  RarePrelude rare;
-  rare.texts[kModuleText] = module_text.text();
-  rare.step_number = call.step_number;
-  rare.texts[kCalledCode] = code_text.text();
+  OptionalPrelude optional;
+  optional.texts[kModuleText] = module_text.text();
+  optional.step_number = call.step_number;
+  optional.texts[kCalledCode] = code_text.text();
   const std::string site = call_site_of(call.source, name_text.text());
-  rare.texts[kCallSite] = {site.data(), static_cast<uint32_t>(site.size())};
+  optional.texts[kCallSite] = {site.data(), static_cast<uint32_t>(site.size())};
   if (std::max(shapes_text.text().size, dtypes_text.text().size) <= kMaxShapesBytes) {
-    rare.texts[kShapesText] = shapes_text.text(), rare.texts[kDtypesText] = dtypes_text.text();
+    optional.texts[kShapesText] = shapes_text.text();
+    optional.texts[kDtypesText] = dtypes_text.text();
   }
   const bool with_stack = (recording & kStackBit) != 0 && call.scope != kBackwardFunctionScope;
-  if (with_stack) rare.texts[kCallStack] = {stack, python_stack(stack, sizeof stack)};
+  if (with_stack) optional.texts[kCallStack] = {stack, python_stack(stack, sizeof stack)};
   Begin& range = call.range;
   range.name = name_text.text();
   range.scope = call.scope;
   range.flags = (call.flags & kEventFlags) | (call.source << kSourceShift & kSourceMask);
   range.has_numbers = range.handle != 0 || range.sequence_nr != -1;
-  if (rare_words(rare) != 0) range.prelude.rare = &rare;
+  optional.began_at = call.at;
+  if (optional_words(optional) != 0 || optional.began_at != 0) range.prelude.optional = &optional;
   const uint64_t event_id = begin_range<false>(globals(), *buffer, range, true);
-  if (event_id != 0)
-    keep_open_range(*buffer, event_id, call.scope, call.source, (call.flags & kAsync) == 0);
+  if (event_id != 0) {
+    keep_open_range(*buffer, event_id, call.scope, call.source, call.flags, call.name);
+  }
   return as_event_id(event_id);
+}
+
+// Ends a range by its id, at the moment that `ending` says, also if another thread began it.
+// end_range takes that moment for ranges of its own thread alone: with it for others, too, the
+// compiler inlines less, and each operator costs 15 ns more.
+void end_at(ThreadBuffer& buffer, uint64_t event_id, uint32_t flags, const Ending& ending) {
+  if (ending.ended_at != 0 && event_id >> kOrdinalBits != buffer.number) {
+    globals().remote_ends.push({event_id, 0, ending.ended_at, buffer.number, flags},
+                               ending.error.data, ending.error.size);
+  } else {
+    end_range(globals(), buffer, event_id, 0, flags, ending);
+  }
 }
 
 PyObject* end(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
   uint64_t event_id = 0;
-  PyObject *error = nullptr, *stacktrace = nullptr, *attributes = nullptr;
+  PyObject* error = nullptr;
+  PyObject* stacktrace = nullptr;
+  PyObject* attributes = nullptr;
   uint32_t flags = 0;
-  Arguments<kEndParameters> given(kOfEnd);
-  if (!given.take(args, count, keywords)) return nullptr;
-  if (!given.read(0, &event_id) || !given.read(1, &error) || !given.read(2, &flags) ||
-      !given.read(3, &stacktrace) || !given.read(4, &attributes)) {
+  uint64_t at = 0;  // in ticks; 0: now
+  Arguments<kEndParameters> parsed(kEndNames);
+  if (!parsed.take(args, count, keywords)) return nullptr;
+  if (!parsed.read(0, &event_id) || !parsed.read(1, &error) || !parsed.read(2, &flags) ||
+      !parsed.read(3, &stacktrace) || !parsed.read(4, &attributes) || !parsed.read(5, &at)) {
     return nullptr;
   }
   ThreadBuffer* buffer = event_id != 0 ? registry().current() : nullptr;
-  const Left left = forget_open_range(event_id, buffer);
+  const RangeEnd left = forget_open_range(event_id, buffer);
   if (buffer != nullptr) {
     const FailureTexts texts(error, stacktrace);
     const Utf8 attributes_text(attributes, UINT32_MAX);
     Ending ending = texts.ending(left.cpu_time_ns);
-    if (attributes_text.text().size <= kMaxAttributesBytes)
+    ending.ended_at = at;
+    if (attributes_text.text().size <= kMaxAttributesBytes) {
       ending.attributes = attributes_text.text();
-    end_range(globals(), *buffer, event_id, 0, left.flags | (flags & kEventFlags) | texts.flags(),
-              ending);
+    }
+    end_at(*buffer, event_id, left.flags | (flags & kEventFlags) | texts.flags(), ending);
   }
   return PyLong_FromLongLong(left.cpu_time_ns);
 }
 
 PyObject* mark(PyObject*, PyObject* name) {
-  if (!PyUnicode_Check(name))
+  if (!PyUnicode_Check(name)) {
     return PyErr_Format(PyExc_TypeError, "mark takes a name, a str, not %s",
                         Py_TYPE(name)->tp_name);
+  }
   ThreadBuffer* buffer = recording_buffer();
   if (buffer == nullptr) return as_event_id(0);
   const Utf8 text(name, kMaxNameBytes);
-  return as_event_id(put_point(globals(), *buffer, kMark, text.text(), 0, kMayLook));
+  return as_event_id(put_point(globals(), *buffer, kMark, text.text(), 0, kMayRefresh));
 }
 
 PyObject* memory(PyObject*, PyObject* args) {
@@ -143,17 +175,17 @@ PyObject* memory(PyObject*, PyObject* args) {
       (globals().extras.load() & kMemoryExtra) != 0 ? recording_buffer() : nullptr;
   if (buffer == nullptr) return as_event_id(0);
   const Utf8 text(device, kMaxNameBytes);
-  return as_event_id(put_point(globals(), *buffer, kMemory, text.text(), nbytes, kMayLook));
+  return as_event_id(put_point(globals(), *buffer, kMemory, text.text(), nbytes, kMayRefresh));
 }
 
 PyMethodDef range_functions[] = {
     with_names("begin", begin,
                "begin(name, scope, source, module='', flags=0, *, sequence_nr=-1, "
                "forward_thread_id=0, handle=0, debug_handle=-1, "
-               "shapes='', dtypes='', step_number=-1, code='')\n--\n\nSee _native.pyi."),
+               "shapes='', dtypes='', step_number=-1, code='', at=0)\n--\n\nSee _native.pyi."),
     with_names("end", end,
-               "end(event_id, error='', flags=0, stacktrace='', *, attributes='') -> CPU "
-               "time\n\nSee _native.pyi."),
+               "end(event_id, error='', flags=0, stacktrace='', *, attributes='', at=0)\n--\n\n"
+               "See _native.pyi."),
     {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},
     {"memory", memory, METH_VARARGS, "memory(nbytes, device) -> event id, 0 when not recorded."},
     {nullptr, nullptr, 0, nullptr}};

@@ -23,8 +23,8 @@ PyTypeObject BoundMethodType = bound_type();
 
 struct Descriptor {
   PyObject_HEAD
-  PyObject* method;  // as the type had it: what the class gives, and what is called with the object
-                     // as first argument
+  // As the type had it: what the class gives, and what is called with the object as first argument.
+  PyObject* method;
   Py_ssize_t offset;
 };
 
@@ -75,7 +75,8 @@ extern PyTypeObject RecordFunctionType;
 
 void init_bound_method(BoundMethod& bound, vectorcallfunc call, PyObject* owner) {
   reinterpret_cast<PyObject*>(&bound)->ob_refcnt = 0;
-  bound.call = call, bound.owner = owner;
+  bound.call = call;
+  bound.owner = owner;
 }
 
 // `name` is a str, `args` one or None.
@@ -103,22 +104,22 @@ PyObject* make(PyObject* name, PyObject* args) {
 
 // Of the stand-in that was made with the same arguments, which refused what they may not be; null
 // where it did.
-PyObject* make_as(PyObject* stand_in) {
-  const Reference checked(stand_in);
+PyObject* make_as(PyObject* replacement) {
+  const Reference checked(replacement);
   if (!checked) return nullptr;
-  const Reference name(PyObject_GetAttrString(stand_in, "name")),
-      args(PyObject_GetAttrString(stand_in, "args"));
+  const Reference name(PyObject_GetAttrString(replacement, "name"));
+  const Reference args(PyObject_GetAttrString(replacement, "args"));
   return name && args ? make(name.get(), args.get()) : nullptr;
 }
 
 PyObject* range_new(PyTypeObject*, PyObject* args, PyObject* keywords) {
-  return make_as(PyObject_Call(record_function_helpers.stand_in, args, keywords));
+  return make_as(PyObject_Call(record_function_helpers.replacement, args, keywords));
 }
 
 // Of a decorated function: name, args (both checked before) and what it decorates.
-PyObject* range_of_code(PyObject*, PyObject* const* args, Py_ssize_t count) {
+PyObject* code_range(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count != 3 || !PyUnicode_Check(args[0]) || !PyUnicode_Check(args[2])) {
-    return PyErr_Format(PyExc_TypeError, "_of_code takes a name, args and what is decorated");
+    return PyErr_Format(PyExc_TypeError, "_with_code takes a name, args and what is decorated");
   }
   PyObject* made = make(args[0], args[1]);
   if (made != nullptr) as_range(made)->code = Py_NewRef(args[2]);
@@ -126,9 +127,10 @@ PyObject* range_of_code(PyObject*, PyObject* const* args, Py_ssize_t count) {
 }
 
 PyObject* range_vectorcall(PyObject*, PyObject* const* args, size_t count, PyObject* keywords) {
-  if (keywords == nullptr && PyVectorcall_NARGS(count) == 1 && PyUnicode_Check(args[0]))
+  if (keywords == nullptr && PyVectorcall_NARGS(count) == 1 && PyUnicode_Check(args[0])) {
     return make(args[0], Py_None);
-  return make_as(PyObject_Vectorcall(record_function_helpers.stand_in, args, count, keywords));
+  }
+  return make_as(PyObject_Vectorcall(record_function_helpers.replacement, args, count, keywords));
 }
 
 void range_dealloc(PyObject* self) {
@@ -163,9 +165,12 @@ PyObject* range_aenter(PyObject* self, PyObject*) {
 }
 
 PyObject* range_aexit(PyObject* self, PyObject* args) {
-  PyObject *kind, *error, *traceback;
-  if (!PyArg_UnpackTuple(args, "record_function.__aexit__", 3, 3, &kind, &error, &traceback))
+  PyObject* kind;
+  PyObject* error;
+  PyObject* traceback;
+  if (!PyArg_UnpackTuple(args, "record_function.__aexit__", 3, 3, &kind, &error, &traceback)) {
     return nullptr;
+  }
   return PyObject_CallFunctionObjArgs(record_function_helpers.aexit, self, kind, error, traceback,
                                       nullptr);
 }
@@ -182,7 +187,7 @@ PyObject* range_reduce(PyObject* self, PyObject*) {
 }
 
 PyMethodDef range_methods[] = {
-    {"_of_code", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_of_code)),
+    {"_with_code", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(code_range)),
      METH_FASTCALL | METH_STATIC, nullptr},
     {"__enter__", range_enter, METH_NOARGS, "Open the range in this thread."},
     {"__exit__", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(range_exit)), METH_FASTCALL,
@@ -202,12 +207,11 @@ PyMemberDef range_members[] = {
 
 constexpr const char* kDoc =
     "record_function(name, args=None)\n--\n\n"
-    "A range: `with record_function(\"load batch\"):`, `async with`, or a decorator.\n\n"
-    "Args:\n    name: the range's name, at most 2,048 bytes of UTF-8 (longer ones are cut).\n"
-    "    args: as in torch.profiler.record_function; kept on the object for callbacks that need "
-    "inputs.\n\n"
-    "Raises:\n    TypeError: `name` is not a str, or `args` neither a str nor None.\n\nSource: "
-    "torch.profiler.record_function.";
+    "Records a block of code as a range, like torch.profiler.record_function: `with "
+    "record_function(\"load batch\"):`, `async with`, or a decorator.\n\n"
+    "Args:\n    name: the range's name; names longer than 2,048 bytes of UTF-8 are cut.\n"
+    "    args: a text for callbacks that need inputs, or None.\n\n"
+    "Raises:\n    TypeError: `name` is not a str, or `args` is neither a str nor None.";
 
 PyTypeObject range_type() {
   PyTypeObject type = type_of_size("otel_recfn.record_function", sizeof(RecordFunctionObject));
@@ -225,26 +229,33 @@ PyTypeObject range_type() {
 
 PyTypeObject RecordFunctionType = range_type();
 
-PyObject* set_helpers(PyObject*, PyObject* args) {
+PyObject* set_helpers(PyObject*, PyObject* args, PyObject* keywords) {
+  static const char* names[] = {"decorate", "aenter", "aexit", "failure", "replacement", nullptr};
   RecordFunctionHelpers& all = record_function_helpers;
-  if (!PyArg_ParseTuple(args, "OOOOO", &all.decorate, &all.aenter, &all.aexit, &all.failure,
-                        &all.stand_in))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "$OOOOO:set_record_function_helpers",
+                                   const_cast<char**>(names), &all.decorate, &all.aenter,
+                                   &all.aexit, &all.failure, &all.replacement)) {
     return nullptr;
-  for (PyObject* helper : {all.decorate, all.aenter, all.aexit, all.failure, all.stand_in})
+  }
+  for (PyObject* helper : {all.decorate, all.aenter, all.aexit, all.failure, all.replacement}) {
     Py_INCREF(helper);
+  }
   Py_RETURN_NONE;
 }
 
 PyMethodDef helper_functions[] = {
-    {"set_record_function_helpers", set_helpers, METH_VARARGS,
-     "set_record_function_helpers(decorate, aenter, aexit, failure, stand_in)"},
+    {"set_record_function_helpers", with_keywords(set_helpers), METH_VARARGS | METH_KEYWORDS,
+     "set_record_function_helpers(*, decorate, aenter, aexit, failure, replacement)\n--\n\n"
+     "What ranges call in Python."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
 int add_record_function_type(PyObject* module) {
-  if (PyType_Ready(&RecordFunctionType) < 0 || PyModule_AddFunctions(module, helper_functions) < 0)
+  if (PyType_Ready(&RecordFunctionType) < 0 ||
+      PyModule_AddFunctions(module, helper_functions) < 0) {
     return -1;
+  }
   if (PyType_Ready(&BoundMethodType) < 0 || PyType_Ready(&DescriptorType) < 0 ||
       embed_bound_method(RecordFunctionType, "__enter__", offsetof(RecordFunctionObject, enter)) <
           0 ||

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cpython/python.hpp"
-#include "python/task_entries.hpp"
+#include "parents/tasks/task_entries.hpp"
 
 namespace recfn {
 
@@ -25,8 +25,11 @@ inline PyObject* owner_of(PyObject* bound) { return reinterpret_cast<BoundMethod
 // The rarely used parts are written in Python (recording/ranges.py, which sets them once;
 // support/texts.py). The stand-in of recording/signatures.py says what may be given.
 struct RecordFunctionHelpers {
-  PyObject *decorate = nullptr, *aenter = nullptr, *aexit = nullptr, *failure = nullptr,
-           *stand_in = nullptr;
+  PyObject* decorate = nullptr;
+  PyObject* aenter = nullptr;
+  PyObject* aexit = nullptr;
+  PyObject* failure = nullptr;
+  PyObject* replacement = nullptr;
 };
 
 struct RangeEntry {
@@ -50,8 +53,8 @@ struct RecordFunctionObject {
   PyObject* entered_async;  // recording/ranges.py keeps here what __aexit__ needs
   uint32_t entered;         // how often it is entered and not left
   RangeEntry newest;        // of these
-  std::vector<RangeEntry>*
-      earlier;  // the others: the object is entered again while open, or shared by threads
+  // The others: the object is entered again while open, or shared by threads.
+  std::vector<RangeEntry>* earlier;
 };
 
 inline RecordFunctionObject* as_range(PyObject* self) {

@@ -5,6 +5,7 @@
 #include "core/globals.hpp"
 #include "core/registry.hpp"
 #include "python/arguments.hpp"
+#include "python/failures.hpp"
 #include "python/python_stack.hpp"
 #include "python/record_function.hpp"
 
@@ -14,8 +15,8 @@ namespace {
 // --- who sees the ranges instead of the recorder, and which of them it leaves to the recorder all
 // the same
 
-PyObject* observer = nullptr;  // (name, args, flags) -> a handle with event_id and end(error); see
-                               // recording/ranges.py
+// (name, args, flags) -> a handle with event_id and end(error); see recording/ranges.py.
+PyObject* observer = nullptr;
 
 uint64_t observer_version = 0;
 
@@ -46,18 +47,20 @@ PyObject* range_observer(PyObject*, PyObject*) {
   return Py_NewRef(observer != nullptr ? observer : Py_None);
 }
 
-uint64_t ranges_left() { return unobserved.version == observer_version ? unobserved.ranges : 0; }
+uint64_t remaining_ranges() {
+  return unobserved.version == observer_version ? unobserved.ranges : 0;
+}
 
 PyObject* leave_unobserved(PyObject*, PyObject* args) {
   unsigned long long ranges, version;
   if (!PyArg_ParseTuple(args, "KK", &ranges, &version)) return nullptr;
   if (version != observer_version) ranges = 0;
-  unobserved = {ranges_left() + ranges, observer_version};
+  unobserved = {remaining_ranges() + ranges, observer_version};
   return PyLong_FromUnsignedLongLong(ranges);
 }
 
 PyObject* take_back_unobserved(PyObject*, PyObject*) {
-  const uint64_t left = ranges_left();
+  const uint64_t left = remaining_ranges();
   unobserved.ranges = 0;
   return PyLong_FromUnsignedLongLong(left);
 }
@@ -74,7 +77,7 @@ PyMethodDef observer_functions[] = {
 
 // Whether the calling thread's next range, which begins now, is one that is left unobserved.
 bool begins_unobserved() {
-  if (ranges_left() == 0) return false;
+  if (remaining_ranges() == 0) return false;
   --unobserved.ranges;
   return true;
 }
@@ -90,52 +93,56 @@ PyObject* observe_range(const RecordFunctionObject& range) {
 
 // --- how a range begins
 
-RangeEntry begin_named(PyObject* name, const RarePrelude* rare) {
+RangeEntry begin_named(PyObject* name, const OptionalPrelude* optional) {
   Globals& shared = globals();
   ThreadBuffer* buffer = registry().current();
-  if (buffer == nullptr)
-    return shared.dropped_without_buffer.fetch_add(1, std::memory_order_relaxed), RangeEntry{};
+  if (buffer == nullptr) {
+    shared.dropped_without_buffer.fetch_add(1, std::memory_order_relaxed);
+    return RangeEntry{};
+  }
   const Utf8 text(name, kMaxNameBytes);
   Begin range;
   range.name = text.text();
   range.scope = kUserScope;
   range.flags = kRecordFunctionSource << kSourceShift;
-  range.prelude.rare = rare;
+  range.prelude.optional = optional;
   RangeEntry entry{begin_range<false>(shared, *buffer, range, true), 0, nullptr, nullptr};
-  if (entry.event_id != 0)
+  if (entry.event_id != 0) {
     entry.in_task = enter_range(*buffer, entry.event_id, kUserScope, kRecordFunctionSource);
+  }
   return entry;
 }
 
 [[gnu::noinline]] RangeEntry begin_with_texts(const RecordFunctionObject& range, bool with_stack) {
   char stack[kMaxStackBytes];
   const Utf8 code(range.code, kMaxNameBytes);
-  RarePrelude rare;
-  if (with_stack) rare.texts[kCallStack] = {stack, python_stack(stack, sizeof stack)};
-  rare.texts[kCalledCode] = code.text();
-  return begin_named(range.name, &rare);
+  OptionalPrelude optional;
+  if (with_stack) optional.texts[kCallStack] = {stack, python_stack(stack, sizeof stack)};
+  optional.texts[kCalledCode] = code.text();
+  return begin_named(range.name, &optional);
 }
 
 RangeEntry begin_recorded(const RecordFunctionObject& range, uint32_t recording) {
   const bool with_stack = (recording & kStackBit) != 0;
-  if (__builtin_expect(with_stack || range.code != nullptr, 0))
+  if (__builtin_expect(with_stack || range.code != nullptr, 0)) {
     return begin_with_texts(range, with_stack);
+  }
   return begin_named(range.name, nullptr);
 }
 
 uint64_t this_thread() { return PyThread_get_thread_ident(); }
 
-[[gnu::noinline]] bool keep_earlier(RecordFunctionObject& range) {
-  const bool kept = had_memory_for([&range] {
+[[gnu::noinline]] bool store_earlier(RecordFunctionObject& range) {
+  const bool is_stored = had_memory_for([&range] {
     if (range.earlier == nullptr) range.earlier = new std::vector<RangeEntry>;
     range.earlier->push_back(range.newest);
   });
-  if (!kept) PyErr_NoMemory();
-  return kept;
+  if (!is_stored) PyErr_NoMemory();
+  return is_stored;
 }
 
 bool push_entry(RecordFunctionObject& range, const RangeEntry& entry) {
-  if (range.entered > 0 && !keep_earlier(range)) return false;
+  if (range.entered > 0 && !store_earlier(range)) return false;
   ++range.entered;
   range.newest = entry;
   return true;
@@ -145,7 +152,10 @@ bool push_entry(RecordFunctionObject& range, const RangeEntry& entry) {
   RecordFunctionObject* range = as_range(self);
   PyObject* handle = observe_range(*range);
   if (handle == nullptr) return nullptr;
-  if (!push_entry(*range, {0, this_thread(), handle, nullptr})) return Py_DECREF(handle), nullptr;
+  if (!push_entry(*range, {0, this_thread(), handle, nullptr})) {
+    Py_DECREF(handle);
+    return nullptr;
+  }
   return Py_NewRef(self);
 }
 
@@ -168,26 +178,6 @@ RangeEntry take_entry(RecordFunctionObject& range) {
   return taken;
 }
 
-// Calls `end` with the exception's text and its stack trace (null where there is no memory for
-// any). False, with the error set, when the program was interrupted meanwhile (KeyboardInterrupt);
-// the range ends all the same.
-template <typename End>
-[[gnu::noinline]] bool end_with_error(PyObject* exception, End end) {
-  PyObject* told = call_unseen(record_function_helpers.failure, &exception, 1);
-  const Reference raised(take_raised());
-  const Reference texts(told != nullptr ? told
-                                        : Py_BuildValue("ss", Py_TYPE(exception)->tp_name, ""));
-  const bool has_texts = texts.get() != nullptr;
-  if (!has_texts) PyErr_Clear();
-  if (!end(has_texts ? PyTuple_GET_ITEM(texts.get(), 0) : nullptr,
-           has_texts ? PyTuple_GET_ITEM(texts.get(), 1) : nullptr)) {
-    return false;
-  }
-  if (!raised || PyErr_GivenExceptionMatches(raised.get(), PyExc_Exception) != 0) return true;
-  raise_again(Py_NewRef(raised.get()));
-  return false;
-}
-
 bool call_end(PyObject* handle, PyObject* error, PyObject* stacktrace) {
   PyObject* result = error != nullptr ? PyObject_CallMethod(handle, "end", "OO", error, stacktrace)
                                       : PyObject_CallMethod(handle, "end", nullptr);
@@ -208,12 +198,16 @@ bool call_end(PyObject* handle, PyObject* error, PyObject* stacktrace) {
 
 PyObject* range_enter(PyObject* self, PyObject*) {
   const uint32_t recording = globals().recording.load(std::memory_order_acquire);
-  if (__builtin_expect((recording & kObservedBit) != 0, 0) && !begins_unobserved())
+  if (__builtin_expect((recording & kObservedBit) != 0, 0) && !begins_unobserved()) {
     return enter_observed(self);
+  }
   RangeEntry entry =
       selects(recording, kUserScope) ? begin_recorded(*as_range(self), recording) : RangeEntry{};
   entry.thread = this_thread();
-  if (!push_entry(*as_range(self), entry)) return forget(entry), nullptr;
+  if (!push_entry(*as_range(self), entry)) {
+    forget(entry);
+    return nullptr;
+  }
   return Py_NewRef(self);
 }
 
@@ -224,7 +218,7 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   PyObject* exception = count > 1 && args[1] != Py_None ? args[1] : nullptr;
   if (__builtin_expect(entry.handle != nullptr, 0)) return exit_observed(entry.handle, exception);
   ThreadBuffer* buffer = entry.event_id != 0 ? registry().current() : nullptr;
-  const Left left = leave_range(entry.in_task, buffer);
+  const RangeEnd left = leave_range(entry.in_task, buffer);
   if (buffer == nullptr) Py_RETURN_NONE;
   if (exception == nullptr) {
     end_range(globals(), *buffer, entry.event_id, 0, left.flags,
@@ -250,8 +244,9 @@ PyObject* call_enter(PyObject* bound, PyObject* const*, size_t count, PyObject* 
 }
 
 PyObject* call_exit(PyObject* bound, PyObject* const* args, size_t count, PyObject* keywords) {
-  if (__builtin_expect(PyVectorcall_NARGS(count) == 3 && keywords == nullptr, 1))
+  if (__builtin_expect(PyVectorcall_NARGS(count) == 3 && keywords == nullptr, 1)) {
     return range_exit(owner_of(bound), args, 3);
+  }
   return PyErr_Format(
       PyExc_TypeError,
       "record_function.__exit__() takes a type, an error and a traceback, or None for each");

@@ -1,27 +1,70 @@
 // The recorder's switches and its drain in Python, which recording/recorder.py describes.
 #include <algorithm>
+#include <array>
 #include <mutex>
+#include <optional>
 #include <pthread.h>
 #include <utility>
 #include <vector>
 
 #include "columns/column.hpp"
+#include "columns/fields.hpp"
 #include "core/registry.hpp"
 #include "core/thread_buffer.hpp"
 #include "cpython/python.hpp"
 #include "drain/drain.hpp"
+#include "drain/node_ids.hpp"
 #include "python/python_stack.hpp"
-#include "python/task_entries.hpp"
+#include "parents/tasks/task_entries.hpp"
+#include "recording/begin_end.hpp"
 
 namespace recfn {
 namespace {
+
+// A moment by all clocks, in a thread.
+struct ThreadMoment {
+  uint64_t ticks;
+  int64_t monotonic_ns, unix_ns;
+  uint64_t enclosing;  // as enclosing_range
+};
+
+constexpr auto fields_of(const ThreadMoment*) {
+  return std::array{RECFN_FIELD(ThreadMoment, ticks), RECFN_FIELD(ThreadMoment, monotonic_ns),
+                    RECFN_FIELD(ThreadMoment, unix_ns), RECFN_FIELD(ThreadMoment, enclosing)};
+}
+
+// A span that was current, as rows of a drain index it.
+struct ContextRow {
+  uint64_t trace_high, trace_low, span_id, flags;
+};
+
+constexpr auto fields_of(const ContextRow*) {
+  return std::array{RECFN_FIELD(ContextRow, trace_high), RECFN_FIELD(ContextRow, trace_low),
+                    RECFN_FIELD(ContextRow, span_id), RECFN_FIELD(ContextRow, flags)};
+}
+
+struct Counters {
+  uint64_t dropped, lost_ends, lost_in_drain, unsampled;
+};
+
+constexpr auto fields_of(const Counters*) {
+  return std::array{RECFN_FIELD(Counters, dropped), RECFN_FIELD(Counters, lost_ends),
+                    RECFN_FIELD(Counters, lost_in_drain), RECFN_FIELD(Counters, unsampled)};
+}
+
+RecordType drained_type;
+RecordTypeOf<ThreadRow> thread_type;
+RecordTypeOf<ContextRow> context_type;
+RecordTypeOf<TrainingStep> step_type;
+RecordTypeOf<ThreadMoment> moment_type;
+RecordTypeOf<Counters> counters_type;
 
 // Ranges of an earlier recording are nobody's parents from here on.
 void begin_recording() {
   without_gil([] {
     const std::lock_guard lock(drain().mutex());
     drain().begin_recording();
-    globals().generation.fetch_add(1);
+    globals().epoch.fetch_add(1);
   });
 }
 
@@ -29,8 +72,9 @@ PyObject* start(PyObject*, PyObject* args) {
   unsigned int scopes, extras;
   unsigned long long buffer_bytes;
   int sampled_alone;
-  if (!PyArg_ParseTuple(args, "IKIp", &scopes, &buffer_bytes, &extras, &sampled_alone))
+  if (!PyArg_ParseTuple(args, "IKIp", &scopes, &buffer_bytes, &extras, &sampled_alone)) {
     return nullptr;
+  }
   Globals& shared = globals();
   registry().set_buffer_bytes(buffer_bytes);
   const uint32_t before = shared.recording.load();
@@ -40,15 +84,14 @@ PyObject* start(PyObject*, PyObject* args) {
   }
   shared.extras.store(extras);
   shared.sampled_alone.store(sampled_alone != 0 ? 1 : 0);
-  shared.recording.store(scopes | kRecordingBit | ((extras & kStackExtra) != 0 ? kStackBit : 0) |
-                         (before & kObservedBit));
-  turn_short_way(shared);
+  const uint32_t stack_bit = (extras & kStackExtra) != 0 ? kStackBit : 0;
+  // Last: a begin that sees it sees all that is stored above, the new epoch, too.
+  shared.recording.store(scopes | kRecordingBit | stack_bit | (before & kObservedBit));
   Py_RETURN_NONE;
 }
 
 PyObject* stop(PyObject*, PyObject*) {
   const uint32_t before = globals().recording.fetch_and(kObservedBit);
-  turn_short_way(globals());
   if ((before & kRecordingBit) != 0) drain().end_recording();
   Py_RETURN_NONE;
 }
@@ -57,7 +100,7 @@ PyObject* recording(PyObject*, PyObject*) {
   return PyBool_FromLong((globals().recording.load() & kRecordingBit) != 0);
 }
 
-PyObject* set_profiler_of_thread(PyObject*, PyObject* args) {
+PyObject* set_thread_profiler(PyObject*, PyObject* args) {
   unsigned int profiler;
   if (!PyArg_ParseTuple(args, "I", &profiler)) return nullptr;
   ThreadBuffer* buffer = profiler != 0 ? registry().current() : registry().existing();
@@ -66,7 +109,8 @@ PyObject* set_profiler_of_thread(PyObject*, PyObject* args) {
 }
 
 bool is_thread_enabled(const ThreadBuffer* buffer) {
-  return is_enabled(globals()) && (buffer == nullptr || (buffer->rests & kMuted) == 0);
+  return is_enabled(globals()) &&
+         (buffer == nullptr || (buffer->recording.disabled_by & kDisabled) == 0);
 }
 
 PyObject* set_thread_enabled(PyObject*, PyObject* args) {
@@ -74,10 +118,10 @@ PyObject* set_thread_enabled(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "p", &enabled)) return nullptr;
   ThreadBuffer* buffer = enabled != 0 ? registry().existing() : registry().current();
   const bool before = is_thread_enabled(buffer);
-  const auto enable = globals().enable.load();
+  const auto enable = observer_hooks(globals()).enable;
   if (enable != nullptr) enable(enabled != 0);
-  if (buffer != nullptr) set_rest(*buffer, kMuted, enabled == 0 && enable == nullptr);
-  if (buffer != nullptr) set_rest(*buffer, kMutedInTorch, enabled == 0 && enable != nullptr);
+  if (buffer != nullptr) set_disabled(*buffer, kDisabled, enabled == 0 && enable == nullptr);
+  if (buffer != nullptr) set_disabled(*buffer, kDisabledInTorch, enabled == 0 && enable != nullptr);
   return PyBool_FromLong(before);
 }
 
@@ -86,21 +130,46 @@ PyObject* thread_enabled(PyObject*, PyObject*) {
 }
 
 PyObject* current_thread_id(PyObject*, PyObject*) {
-  if (const auto logical_id = globals().logical_thread_id.load())
-    return PyLong_FromUnsignedLongLong(logical_id());
-  return PyLong_FromUnsignedLongLong(registry().thread_number());
+  return PyLong_FromUnsignedLongLong(registry().logical_id());
+}
+
+// Event id of the innermost range that is open on the thread's stack; 0: there is none.
+uint64_t enclosing_range(const ThreadBuffer* buffer) {
+  for (uint32_t at = buffer != nullptr ? buffer->open.depth : 0; at > 0; --at) {
+    const OpenEntry& open = buffer->stack[at - 1];
+    const bool encloses = open.ordinal() != 0 && (open.word & OpenEntry::kAsyncBit) == 0;
+    if (encloses) return make_event_id(buffer->number, open.ordinal());
+  }
+  return 0;
+}
+
+PyObject* moment(PyObject*, PyObject*) {
+  const Moment now = drain().now();
+  return moment_type.of(
+      {now.ticks, now.monotonic_ns, now.unix_ns, enclosing_range(registry().existing())});
+}
+
+PyObject* follow_torchs_thread_ids(PyObject*, PyObject* address) {
+  void* const function = PyLong_AsVoidPtr(address);
+  if (function == nullptr) return PyErr_Occurred() != nullptr ? nullptr : Py_NewRef(Py_None);
+  registry().follow_torch(reinterpret_cast<uint64_t (*)()>(function));
+  Py_RETURN_NONE;
+}
+
+PyObject* thread_id_of(PyObject*, PyObject* torchs_id) {
+  const uint64_t id = PyLong_AsUnsignedLongLong(torchs_id);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  return PyLong_FromUnsignedLongLong(registry().logical_id_of(id));
 }
 
 PyObject* set_default_node_id(PyObject*, PyObject* args) {
   long long node_id;
   if (!PyArg_ParseTuple(args, "L", &node_id)) return nullptr;
-  recfn::set_default_node_id(node_id);
+  node_ids().set(node_id);
   Py_RETURN_NONE;
 }
 
-PyObject* default_node_id(PyObject*, PyObject*) {
-  return PyLong_FromLongLong(recfn::default_node_id());
-}
+PyObject* default_node_id(PyObject*, PyObject*) { return PyLong_FromLongLong(node_ids().now()); }
 
 PyObject* extras(PyObject*, PyObject*) { return PyLong_FromUnsignedLong(globals().extras.load()); }
 
@@ -111,22 +180,25 @@ PyObject* core_api_address(PyObject*, PyObject*) {
   return PyLong_FromVoidPtr(const_cast<CoreApi*>(&api));
 }
 
+// In the order in which a drain takes these locks, which others may hold as the process is copied.
 void before_fork() {
-  drain().mutex().lock();
+  drain().before_fork();
   registry().before_fork();
+  node_ids().before_fork();
 }
 
 void after_fork_in_parent() {
+  node_ids().after_fork();
   registry().after_fork_in_parent();
-  drain().mutex().unlock();
+  drain().after_fork();
 }
 
 void after_fork_in_child() {
-  globals().generation.fetch_add(1);  // the parent's ranges are nobody's parents here
-  turn_short_way(globals());
+  globals().epoch.fetch_add(1);  // the parent's ranges are nobody's parents here
   drain().after_fork_in_child();
   registry().after_fork_in_child();
-  drain().mutex().unlock();
+  node_ids().after_fork();
+  drain().after_fork();
 }
 
 PyObject* set_own_directory(PyObject*, PyObject* directory) {
@@ -138,53 +210,94 @@ PyObject* set_own_directory(PyObject*, PyObject* directory) {
   });
 }
 
-PyObject* column_dict(std::vector<GivenColumn>& columns) {
+PyObject* column_dict(std::vector<OwnedColumn>& columns) {
   PyObject* dict = PyDict_New();
-  for (GivenColumn& given : columns) {
+  for (OwnedColumn& owned : columns) {
     if (dict == nullptr) break;
-    const Reference column(new_column({std::move(given.owner), given.first, given.bytes}));
-    if (!column || PyDict_SetItemString(dict, given.name, column.get()) < 0) Py_CLEAR(dict);
+    const Reference column(new_column({std::move(owned.owner), owned.first, owned.bytes}));
+    if (!column || PyDict_SetItemString(dict, owned.name, column.get()) < 0) Py_CLEAR(dict);
   }
   return dict;
 }
 
-PyObject* thread_tuple(const ThreadRow& thread) {
-  return Py_BuildValue("(KKKK)", static_cast<unsigned long long>(thread.number),
-                       static_cast<unsigned long long>(thread.thread_id),
-                       static_cast<unsigned long long>(thread.native_id),
-                       static_cast<unsigned long long>(thread.ident));
+PyObject* context_record(const Context& context) {
+  return context_type.of({context.trace_high, context.trace_low, context.span_id, context.flags});
 }
 
-// (columns, without those that are seldom filled where none of them is, columns of the announced
-// ranges, epoch of the names, names that the caller doesn't have, threads, contexts, how many rows
-// closed, by how much the wall clock jumped).
-PyObject* told(const Drained& drained) {
-  std::vector<GivenColumn> columns = drained.rows.give(), announced = drained.opened.give();
-  const Reference rows(column_dict(columns)), opened(rows ? column_dict(announced) : nullptr);
-  const Reference names(opened ? list_of(drained.new_names, to_text) : nullptr);
-  const Reference threads(names ? list_of(drained.threads, thread_tuple) : nullptr);
-  const Reference contexts(threads ? list_of(drained.contexts, context_words) : nullptr);
-  if (!contexts) return nullptr;
-  return Py_BuildValue("(OOKOOOnL)", rows.get(), opened.get(),
-                       static_cast<unsigned long long>(drained.epoch), names.get(), threads.get(),
-                       contexts.get(), static_cast<Py_ssize_t>(drained.closed),
-                       static_cast<long long>(drained.clock_jump_ns));
+// The names of what drained_record gives, in its order.
+bool add_drained_type(PyObject* module) {
+  return drained_type.add_to(module, "otel_recfn._native.Drained",
+                             "What closed since the last drain.",
+                             {"rows", "opened", "epoch", "new_names", "threads", "contexts",
+                              "closed", "clock_jump_ns", "steps"});
 }
 
-// `known`: how many names of `epoch` the caller has.
-PyObject* run_drain(PyObject*, PyObject* args) {
-  int close_open, open_ranges;
+PyObject* drained_record(const Drained& drained) {
+  std::vector<OwnedColumn> columns = drained.rows.release_columns();
+  std::vector<OwnedColumn> opened_columns = drained.opened.release_columns();
+  Reference rows(column_dict(columns));
+  Reference opened(rows ? column_dict(opened_columns) : nullptr);
+  Reference new_names(opened ? list_of(drained.new_names, to_text) : nullptr);
+  Reference threads(new_names ? thread_type.list(drained.threads) : nullptr);
+  Reference contexts(threads ? list_of(drained.contexts, context_record) : nullptr);
+  Reference steps(contexts ? step_type.list(drained.steps) : nullptr);
+  if (!steps) return nullptr;
+  return drained_type.of(std::move(rows), std::move(opened),
+                         Reference(PyLong_FromUnsignedLongLong(drained.epoch)),
+                         std::move(new_names), std::move(threads), std::move(contexts),
+                         Reference(PyLong_FromSize_t(drained.closed)),
+                         Reference(PyLong_FromLongLong(drained.clock_jump_ns)), std::move(steps));
+}
+
+PyObject* run_drain(PyObject*, PyObject* args, PyObject* keywords) {
+  static const char* names[] = {"close_open",    "open_ranges", "end_steps", "idle_ns",
+                                "short_idle_ns", "epoch",       "known",     nullptr};
+  int close_open, open_ranges, end_steps;
+  long long idle_ns, short_idle_ns;
   unsigned long long epoch, known;
   prepare_for_exceptions();
-  if (!PyArg_ParseTuple(args, "ppKK", &close_open, &open_ranges, &epoch, &known)) return nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "$pppLLKK:drain", const_cast<char**>(names),
+                                   &close_open, &open_ranges, &end_steps, &idle_ns, &short_idle_ns,
+                                   &epoch, &known)) {
+    return nullptr;
+  }
   Drained drained;  // nobody holds the drain's lock while Python's objects are made of it
   const bool has_run = without_gil([&] {
     const std::lock_guard lock(drain().mutex());
-    drained = drain().run(close_open != 0, open_ranges != 0, epoch, known);
+    const IdleLimits idle_limits{idle_ns, short_idle_ns};
+    drained =
+        drain().run(close_open != 0, open_ranges != 0, end_steps != 0, idle_limits, epoch, known);
   });
-  PyObject* const result = has_run ? guarded([&] { return told(drained); }) : nullptr;
+  PyObject* const result = has_run ? guarded([&] { return drained_record(drained); }) : nullptr;
   if (result == nullptr) drain().count_discarded(drained.closed);
   return result;
+}
+
+PyObject* trace_of(PyObject*, PyObject* args) {
+  unsigned long long event_id;
+  long long idle_ns, short_idle_ns;
+  prepare_for_exceptions();
+  if (!PyArg_ParseTuple(args, "KLL", &event_id, &idle_ns, &short_idle_ns)) return nullptr;
+  std::optional<NamedTraceStart> start;
+  const bool has_run = without_gil([&] {
+    const std::lock_guard lock(drain().mutex());
+    start = drain().trace_of(event_id, {idle_ns, short_idle_ns});
+  });
+  if (!has_run) return nullptr;
+  if (!start) Py_RETURN_NONE;
+  const Reference name(to_text(start->name));
+  if (!name) return nullptr;
+  return Py_BuildValue("(KOII)", static_cast<unsigned long long>(start->first), name.get(),
+                       start->source, start->flags);
+}
+
+PyObject* give_up(PyObject*, PyObject*) {
+  prepare_for_exceptions();
+  const bool has_run = without_gil([] {
+    const std::lock_guard lock(drain().mutex());
+    drain().give_up();
+  });
+  return has_run ? Py_NewRef(Py_None) : nullptr;
 }
 
 PyObject* count_discarded(PyObject*, PyObject* argument) {
@@ -210,10 +323,8 @@ PyObject* wake(PyObject*, PyObject*) {
 
 PyObject* counters(PyObject*, PyObject*) {
   const NotRecorded lost = registry().not_recorded();
-  return Py_BuildValue("(KKKK)", static_cast<unsigned long long>(lost.dropped),
-                       static_cast<unsigned long long>(globals().remote_ends.lost()),
-                       static_cast<unsigned long long>(drain().discarded()),
-                       static_cast<unsigned long long>(lost.unsampled));
+  return counters_type.of(
+      {lost.dropped, globals().remote_ends.lost(), drain().discarded(), lost.unsampled});
 }
 
 PyMethodDef recorder_functions[] = {
@@ -221,7 +332,7 @@ PyMethodDef recorder_functions[] = {
      "start(scopes, buffer_bytes, extras, sampled_alone): record ranges of these scopes."},
     {"stop", stop, METH_NOARGS, "stop(): record nothing more."},
     {"recording", recording, METH_NOARGS, "recording() -> bool"},
-    {"set_profiler", set_profiler_of_thread, METH_VARARGS,
+    {"set_profiler", set_thread_profiler, METH_VARARGS,
      "set_profiler(run): this thread works for that run."},
     {"set_thread_enabled", set_thread_enabled, METH_VARARGS,
      "set_thread_enabled(enabled) -> what it was"},
@@ -229,6 +340,11 @@ PyMethodDef recorder_functions[] = {
      "thread_enabled() -> what set_thread_enabled, or PyTorch, says"},
     {"current_thread_id", current_thread_id, METH_NOARGS,
      "current_thread_id() -> RecordFunction's id of this thread"},
+    {"moment", moment, METH_NOARGS, "moment() -> Moment, by all clocks, in this thread."},
+    {"follow_torchs_thread_ids", follow_torchs_thread_ids, METH_O,
+     "follow_torchs_thread_ids(address): of PyTorch's function that numbers the calling thread."},
+    {"thread_id_of", thread_id_of, METH_O,
+     "thread_id_of(PyTorch's id) -> RecordFunction's id of that thread"},
     {"set_default_node_id", set_default_node_id, METH_VARARGS,
      "set_default_node_id(node_id): of this process"},
     {"default_node_id", default_node_id, METH_NOARGS,
@@ -238,24 +354,46 @@ PyMethodDef recorder_functions[] = {
      "core_api_address() -> address of the CoreApi table."},
     {"set_own_directory", set_own_directory, METH_O,
      "set_own_directory(path): frames of files below it are left out of stacks."},
-    {"drain", run_drain, METH_VARARGS,
-     "drain(close_open, open_ranges, epoch, known) -> what closed since the last drain."},
+    {"drain", with_keywords(run_drain), METH_VARARGS | METH_KEYWORDS,
+     "drain(*, close_open, open_ranges, end_steps, idle_ns, short_idle_ns, epoch, known)\n--\n\n"
+     "Drained: what closed since the last drain."},
+    {"trace_of", trace_of, METH_VARARGS,
+     "trace_of(event_id, idle_ns, short_idle_ns) -> what begins the trace of an open range"},
+    {"give_up", give_up, METH_NOARGS,
+     "give_up(): no drain follows; what was begun and not read is counted as lost in the drain."},
     {"count_discarded", count_discarded, METH_O,
      "count_discarded(rows): so many that a drain gave were lost on their way."},
     {"wait", wait, METH_VARARGS,
      "wait(seconds): until wake(), or a thread has filled a quarter of its buffer."},
     {"wake", wake, METH_NOARGS, "wake(): end a wait."},
     {"counters", counters, METH_NOARGS,
-     "counters() -> (dropped, lost ends, lost in drain, unsampled)"},
+     "counters() -> Counters: how much isn't in the rows of drains."},
     {nullptr, nullptr, 0, nullptr}};
+
+bool add_records(PyObject* module) {
+  return add_drained_type(module) &&
+         thread_type.add_to(module, "otel_recfn._native.ThreadRow",
+                            "A thread of a drain's rows.") &&
+         context_type.add_to(module, "otel_recfn._native.ContextRow",
+                             "A span that was current, of a drain's rows.") &&
+         step_type.add_to(module, "otel_recfn._native.TrainingStep",
+                          "A training step that is over.") &&
+         moment_type.add_to(module, "otel_recfn._native.Moment",
+                            "A moment by all clocks, in a thread.") &&
+         counters_type.add_to(module, "otel_recfn._native.Counters",
+                              "How much isn't in the rows of drains.");
+}
 
 }  // namespace
 
 int add_recorder(PyObject* module) {
   globals().use_cycle_counter = cycle_counter_is_invariant();
   static const int at_fork = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-  if (at_fork != 0) return PyErr_NoMemory(), -1;
-  globals().read_stack.store(python_stack_with_gil);
+  if (at_fork != 0) {
+    PyErr_NoMemory();
+    return -1;
+  }
+  if (!add_records(module)) return -1;
   return PyModule_AddFunctions(module, recorder_functions);
 }
 

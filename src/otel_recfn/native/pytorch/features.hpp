@@ -21,7 +21,7 @@ namespace recfn {
 struct Absent {};
 }  // namespace recfn
 
-namespace recfn::stand_ins {
+namespace recfn::fallbacks {
 
 namespace impl_names {
 struct ThreadLocalPythonObjects {};
@@ -44,19 +44,19 @@ struct ProfilerState {};
 struct ActiveProfilerType {};
 }  // namespace profiler_names
 
-}  // namespace recfn::stand_ins
+}  // namespace recfn::fallbacks
 
 namespace at::impl {
-using namespace recfn::stand_ins::impl_names;
+using namespace recfn::fallbacks::impl_names;
 }
 namespace c10 {
-using namespace recfn::stand_ins::c10_names;
+using namespace recfn::fallbacks::c10_names;
 }
 namespace torch::jit {
-using namespace recfn::stand_ins::jit_names;
+using namespace recfn::fallbacks::jit_names;
 }
 namespace torch::profiler::impl {
-using namespace recfn::stand_ins::profiler_names;
+using namespace recfn::fallbacks::profiler_names;
 }
 
 namespace recfn {
@@ -77,7 +77,7 @@ struct Feature {
 
 // A word each, separated by spaces; a minus sign stands before what was not found.
 template <size_t kCount>
-std::string told(const Feature (&features)[kCount]) {
+std::string feature_list(const Feature (&features)[kCount]) {
   std::string text;
   for (const Feature& feature : features) {
     text += text.empty() ? "" : " ";

@@ -1,7 +1,16 @@
 // The tree of calls of a unit that took more ranges than it may have spans: repeated siblings of
 // one name are one sum, and what lies in them likewise. A range is a span of its own where it is
-// alone on its path of names, or stands out among the others. `tests/models/folding.py` does the
-// same, to be read.
+// alone on its path of names, or stands out among the others.
+//
+//     ranges               paths of names       spans
+//     Net                  Net      1 x         Net               alone on its path
+//     ├─ layer    1 ms     ├─ layer 3 x         ├─ layer (folded) 2 x, 2 ms
+//     ├─ layer    1 ms     │                    │
+//     └─ layer    9 ms     │                    └─ layer 9 ms     stands out: nine times the others
+//
+// Ranges that stand out are pulled out first, a round for each depth, as a path's mean changes when
+// one is. Then it is known how long a path must be to have a span, and what is alone on a path that
+// is long enough becomes one.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -12,7 +21,7 @@
 
 #include "model/numbers.hpp"
 #include "stage/folded_tree.hpp"
-#include "stage/kept_ranges.hpp"
+#include "stage/selected_ranges.hpp"
 
 namespace recfn::stage {
 
@@ -22,60 +31,63 @@ class CallPaths {
   // were shown. `tree_of`: what was folded into the range at a place before; `unit`: directly into
   // the unit. Returns what paths with a span took at least.
   template <typename TreeOf>
-  int64_t choose(const Ranges& held, Comparison& all, int64_t budget, int64_t duration_ns,
+  int64_t choose(const Ranges& ranges, Comparison& all, int64_t budget, int64_t duration_ns,
                  const FoldedTree& unit, TreeOf tree_of) {
-    const int64_t share_ns = duration_ns / std::clamp(budget, kFewestShares, kLeastShare);
-    number(held, all, unit, tree_of);
+    const int64_t share_ns = duration_ns / std::clamp(budget, kFewestShares, kMinShare);
+    number(ranges, all, unit, tree_of);
     for (int round = 0;
-         round < kMostRounds && pull_out(held, all, budget / 2, kSharesOfOne * share_ns); ++round) {
-      number(held, all, unit, tree_of);
+         round < kMaxRounds && pull_out(ranges, all, budget / 2, kOutlierShares * share_ns);
+         ++round) {
+      number(ranges, all, unit, tree_of);
     }
-    note_times(duration_ns / kLeastShare);
+    note_times(duration_ns / kMinShare);
     const int64_t long_ones = std::count_if(times_.begin(), times_.end(),
                                             [=](int64_t time_ns) { return time_ns >= share_ns; });
-    const int64_t left = std::max<int64_t>(0, budget - kept(all));
-    const int64_t least_ns = least_of(std::min(left, std::max(long_ones, budget / kPartOfBudget)),
-                                      duration_ns / kLeastShare);
-    keep_single(held, all, least_ns);
-    all.list_kept();
-    return least_ns;
+    const int64_t remaining = std::max<int64_t>(0, budget - selected(all));
+    const int64_t min_ns = shortest_with_span(
+        std::min(remaining, std::max(long_ones, budget / kPartOfBudget)), duration_ns / kMinShare);
+    select_single(ranges, all, min_ns);
+    all.list_selected();
+    return min_ns;
   }
 
  private:
   // Of names, below a path or a range that is kept: `apart` are the ranges that are.
   struct CallPath {
-    uint32_t above, name, shown, home;
-    bool apart, in_compilation;
+    uint64_t key;  // as of a range
+    uint32_t parent;
+    bool apart, in_compilation, is_operator;
     int64_t count, total_ns;
   };
   static constexpr uint32_t kUnit = PathTable::kNone;
 
-  // What is around a range comes after it. What lies in a backward node lies on the path of the
-  // range around that.
+  // What is around a range comes after it.
   template <typename TreeOf>
-  void number(const Ranges& held, const Comparison& all, const FoldedTree& unit, TreeOf tree_of) {
-    paths_.assign(1, {kUnit, kNoName, kNoName, kUnit, false, false, 0, 0}), table_.clear();
-    of_.resize(held.size());
+  void number(const Ranges& ranges, const Comparison& all, const FoldedTree& unit, TreeOf tree_of) {
+    paths_.assign(1, {0, kUnit, false, false, false, 0, 0});
+    table_.clear();
+    path_of_range_.resize(ranges.size());
     add_all(kUnit, unit);
-    for (auto place = static_cast<uint32_t>(held.size()); place-- > 0;) {
-      const Range& one = held[place];
-      const uint32_t above = all.above(place),
-                     around = above < Comparison::kNotHere ? paths_[of_[above]].home : kUnit;
-      of_[place] = all.is_kept(place) ? make(around, one.name, one.shown, true)
-                                      : find(around, one.name, one.shown);
-      add(of_[place], 1, one.duration_ns);
-      paths_[of_[place]].in_compilation |= (one.flags & kInCompilation) != 0;
-      if (const FoldedTree* const tree = tree_of(place)) add_all(of_[place], *tree);
+    for (auto index = static_cast<uint32_t>(ranges.size()); index-- > 0;) {
+      const Range& one = ranges[index];
+      const uint32_t parent = all.parent(index);
+      const uint32_t enclosing = parent < Comparison::kNotHere ? path_of_range_[parent] : kUnit;
+      const uint64_t key = one.path_key();
+      path_of_range_[index] = all.is_selected(index) ? make(enclosing, key, one.is_operator, true)
+                                                     : find(enclosing, key, one.is_operator);
+      add(path_of_range_[index], 1, one.duration_ns);
+      paths_[path_of_range_[index]].in_compilation |= (one.flags & kInCompilation) != 0;
+      if (const FoldedTree* const tree = tree_of(index)) add_all(path_of_range_[index], *tree);
     }
   }
 
-  void add_all(uint32_t above, const FoldedTree& tree) {
-    if (tree.root != nullptr) waiting_.push_back({above, tree.root});
+  void add_all(uint32_t parent, const FoldedTree& tree) {
+    if (tree.root != nullptr) waiting_.push_back({parent, tree.root});
     while (!waiting_.empty()) {
-      const auto [around, root] = waiting_.back();
+      const auto [enclosing, root] = waiting_.back();
       waiting_.pop_back();
-      for (const Path* each = root->first_below; each != nullptr; each = each->next) {
-        const uint32_t path = find(paths_[around].home, each->name, each->shown);
+      for (const Path* each = root->first_child; each != nullptr; each = each->next) {
+        const uint32_t path = find(enclosing, each->key, each->is_operator);
         add(path, each->count, each->total_ns);
         paths_[path].in_compilation |= each->in_compilation;
         waiting_.push_back({path, each});
@@ -83,97 +95,112 @@ class CallPaths {
     }
   }
   void add(uint32_t path, int64_t count, int64_t total_ns) {
-    paths_[path].count += count,
-        paths_[path].total_ns = wrapped_sum(paths_[path].total_ns, total_ns);
+    paths_[path].count += count;
+    paths_[path].total_ns = wrapped_sum(paths_[path].total_ns, total_ns);
   }
 
-  uint32_t find(uint32_t above, uint32_t name, uint32_t shown) {
-    const uint32_t known = table_.find(above, name);
-    if (known != PathTable::kNone) return known;
-    const uint32_t path = make(above, name, shown, false);
-    table_.insert(above, name, path);
+  uint32_t find(uint32_t parent, uint64_t key, bool is_operator) {
+    const uint32_t known = table_.find(parent, key);
+    if (known != PathTable::kNone) {
+      paths_[known].is_operator &= is_operator;
+      return known;
+    }
+    const uint32_t path = make(parent, key, is_operator, false);
+    table_.insert(parent, key, path);
     return path;
   }
-  uint32_t make(uint32_t above, uint32_t name, uint32_t shown, bool apart) {
-    const auto path = static_cast<uint32_t>(paths_.size());
-    paths_.push_back(
-        {above, name, shown, is_node_of(paths_[above], name) ? above : path, apart, false, 0, 0});
-    return path;
+  uint32_t make(uint32_t parent, uint64_t key, bool is_operator, bool apart) {
+    paths_.push_back({key, parent, apart, false, is_operator, 0, 0});
+    return static_cast<uint32_t>(paths_.size() - 1);
   }
 
   // Ranges that stand out, with all that they lie in, but for what lies in one that was found in
   // this round: among what else lies in that it may be usual. Whether there are any.
-  bool pull_out(const Ranges& held, Comparison& all, int64_t most, int64_t least_ns) {
-    int64_t left = most - kept(all);
+  bool pull_out(const Ranges& ranges, Comparison& all, int64_t limit, int64_t min_ns) {
+    int64_t remaining = limit - selected(all);
     bool any = false;
-    is_in_one_.assign(held.size(), false);
-    for (auto place = static_cast<uint32_t>(held.size()); place-- > 0;) {
-      const uint32_t above = all.above(place);
-      is_in_one_[place] = above < Comparison::kNotHere && is_in_one_[above];
-      if (is_in_one_[place] || all.is_kept(place)) continue;
-      if (!stands_out(held[place], paths_[of_[place]], least_ns) || left < lies_in(all, place))
+    is_in_one_.assign(ranges.size(), false);
+    for (auto index = static_cast<uint32_t>(ranges.size()); index-- > 0;) {
+      const uint32_t parent = all.parent(index);
+      is_in_one_[index] = parent < Comparison::kNotHere && is_in_one_[parent];
+      if (is_in_one_[index] || all.is_selected(index)) continue;
+      if (!is_outlier(ranges[index], paths_[path_of_range_[index]], min_ns) ||
+          remaining < enclosing_id(all, index)) {
         continue;
-      any = true, is_in_one_[place] = true;
-      for (uint32_t each = place; each < Comparison::kNotHere && !all.is_kept(each);
-           each = all.above(each))
-        all.keep(each), --left;
+      }
+      any = true;
+      is_in_one_[index] = true;
+      for (uint32_t each = index; each < Comparison::kNotHere && !all.is_selected(each);
+           each = all.parent(each)) {
+        all.select(each);
+        --remaining;
+      }
     }
     return any;
   }
-  static bool stands_out(const Range& one, const CallPath& path, int64_t least_ns) {
-    if (one.duration_ns < least_ns || path.count < 2 || (one.flags & kInCompilation) != 0)
+  static bool is_outlier(const Range& one, const CallPath& path, int64_t min_ns) {
+    if (one.duration_ns < min_ns || path.count < 2 || (one.flags & kInCompilation) != 0) {
       return false;
-    return one.duration_ns / kStandsOut >=
+    }
+    return one.duration_ns / kOutlierFactor >=
            wrapped_difference(path.total_ns, one.duration_ns) / (path.count - 1);
   }
   // How many that aren't kept, with itself.
-  static int64_t lies_in(const Comparison& all, uint32_t place) {
+  static int64_t enclosing_id(const Comparison& all, uint32_t index) {
     int64_t count = 0;
-    for (uint32_t each = place; each < Comparison::kNotHere && !all.is_kept(each);
-         each = all.above(each))
+    for (uint32_t each = index; each < Comparison::kNotHere && !all.is_selected(each);
+         each = all.parent(each)) {
       ++count;
+    }
     return count;
   }
-  static int64_t kept(const Comparison& all) {
+  static int64_t selected(const Comparison& all) {
     int64_t count = 0;
-    for (size_t place = 0; place < all.size(); ++place) count += all.is_kept(place) ? 1 : 0;
+    for (size_t index = 0; index < all.size(); ++index) count += all.is_selected(index) ? 1 : 0;
     return count;
   }
 
-  void note_times(int64_t least_ns) {
+  void note_times(int64_t min_ns) {
     times_.clear();
     for (uint32_t path = 1; path < paths_.size(); ++path) {
       const CallPath& one = paths_[path];
-      const bool may_be_shown = !one.apart && one.home == path && !one.in_compilation;
-      if (may_be_shown && one.total_ns >= least_ns) times_.push_back(one.total_ns);
+      const bool may_have_span = !one.apart && !one.in_compilation;
+      if (!may_have_span || one.total_ns < min_ns) continue;
+      // Either it or the operator that only calls it has a span: of both that one counts.
+      const CallPath& enclosing = paths_[one.parent];
+      const bool enclosing_counts =
+          !enclosing.apart && !enclosing.in_compilation && only_calls(enclosing, one);
+      if (!enclosing_counts) times_.push_back(one.total_ns);
     }
   }
 
   // What paths took at least, where so many have a span.
-  int64_t least_of(int64_t spans, int64_t least_ns) {
-    if (static_cast<int64_t>(times_.size()) <= spans) return least_ns;
-    const auto first_left_out = times_.begin() + static_cast<std::ptrdiff_t>(spans);
-    std::nth_element(times_.begin(), first_left_out, times_.end(), std::greater<>());
-    return *first_left_out + 1;
+  int64_t shortest_with_span(int64_t spans, int64_t min_ns) {
+    if (static_cast<int64_t>(times_.size()) <= spans) return min_ns;
+    const auto first_omitted = times_.begin() + static_cast<std::ptrdiff_t>(spans);
+    std::nth_element(times_.begin(), first_omitted, times_.end(), std::greater<>());
+    return *first_omitted + 1;
   }
 
   // What is alone on its path, and lies directly in the unit or in what is kept, too.
-  void keep_single(const Ranges& held, Comparison& all, int64_t least_ns) {
-    for (auto place = static_cast<uint32_t>(held.size()); place-- > 0;) {
-      const uint32_t above = all.above(place);
-      if (above < Comparison::kNotHere && !all.is_kept(above)) continue;
-      const bool has_span = (held[place].flags & kInCompilation) == 0;
-      if (has_span && paths_[of_[place]].count == 1 && held[place].duration_ns >= least_ns)
-        all.keep(place);
+  void select_single(const Ranges& ranges, Comparison& all, int64_t min_ns) {
+    for (auto index = static_cast<uint32_t>(ranges.size()); index-- > 0;) {
+      const uint32_t parent = all.parent(index);
+      if (parent < Comparison::kNotHere && !all.is_selected(parent)) continue;
+      const bool has_span = (ranges[index].flags & kInCompilation) == 0;
+      if (has_span && paths_[path_of_range_[index]].count == 1 &&
+          ranges[index].duration_ns >= min_ns) {
+        all.select(index);
+      }
     }
   }
 
   std::vector<CallPath> paths_;
   PathTable table_;
-  std::vector<std::pair<uint32_t, const Path*>>
-      waiting_;                  // to be added: below which path, and what it was folded into
-  std::vector<uint32_t> of_;     // the path of each range
-  std::vector<char> is_in_one_;  // that was pulled out in this round, or is one
+  // To be added: below which path, and what it was folded into.
+  std::vector<std::pair<uint32_t, const Path*>> waiting_;
+  std::vector<uint32_t> path_of_range_;  // the path of each range
+  std::vector<char> is_in_one_;          // that was pulled out in this round, or is one
   std::vector<int64_t> times_;
 };
 

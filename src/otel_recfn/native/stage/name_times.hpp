@@ -14,32 +14,33 @@ namespace recfn::stage {
 class NameTimes {
  public:
   void clear() {
-    for (const Name& one : names_) place_of_[one.name] = kNone;
+    for (const Name& one : names_) index_of_name_[one.name] = kNone;
     names_.clear();
   }
 
   void add(uint32_t name, int64_t count, int64_t self_ns) {
-    if (name >= place_of_.size()) place_of_.resize(name + 1, kNone);
-    if (place_of_[name] == kNone) {
-      place_of_[name] = static_cast<uint32_t>(names_.size());
+    if (name >= index_of_name_.size()) index_of_name_.resize(name + 1, kNone);
+    if (index_of_name_[name] == kNone) {
+      index_of_name_[name] = static_cast<uint32_t>(names_.size());
       names_.push_back({name, names_.size(), 0, 0});
     }
-    Name& found = names_[place_of_[name]];
-    found.count += count, found.self_ns = wrapped_sum(found.self_ns, self_ns);
+    Name& found = names_[index_of_name_[name]];
+    found.count += count;
+    found.self_ns = wrapped_sum(found.self_ns, self_ns);
   }
 
-  // Those with the most time in themselves; of several the one that came first. Without those of
-  // which there are only parts. Nothing can be added then.
+  // Those with the most time in themselves; of several the one that came first. Nothing can be
+  // added then.
   template <typename Rows>
   void append_top(Rows& rows) {
-    const auto end = std::partition(names_.begin(), names_.end(),
-                                    [](const Name& one) { return one.count != 0; });
+    const auto end = names_.end();
     const auto last = names_.begin() + std::min(end - names_.begin(), kTopNames);
     std::partial_sort(names_.begin(), last, end, [](const Name& one, const Name& other) {
       return std::tie(other.self_ns, one.first) < std::tie(one.self_ns, other.first);
     });
-    for (auto name = names_.begin(); name != last; ++name)
+    for (auto name = names_.begin(); name != last; ++name) {
       rows.push_back({name->count, name->self_ns, name->name});
+    }
   }
 
  private:
@@ -52,7 +53,7 @@ class NameTimes {
   };
 
   std::vector<Name> names_;
-  std::vector<uint32_t> place_of_;  // where each name stands there
+  std::vector<uint32_t> index_of_name_;  // where each name stands there
 };
 
 }  // namespace recfn::stage

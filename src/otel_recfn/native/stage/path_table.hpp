@@ -1,4 +1,5 @@
-// Where paths stand in a list: a hash table, by the place of what each lies in and by its name.
+// Where paths stand in a list: a hash table, by the place of what each lies in, and by the key of
+// its ranges.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -13,37 +14,40 @@ class PathTable {
  public:
   static constexpr uint32_t kNone = 0;  // the place of a path that lies in none
 
-  uint32_t find(uint32_t above, uint32_t name) const {
+  uint32_t find(uint32_t parent, uint64_t key) const {
     if (edges_.empty()) return kNone;
-    size_t at = home(above, name);
-    while (edges_[at].path != kNone && (edges_[at].above != above || edges_[at].name != name))
-      at = after(at);
-    return edges_[at].path;
+    size_t probe = slot(parent, key);
+    while (edges_[probe].path != kNone &&
+           (edges_[probe].parent != parent || edges_[probe].key != key)) {
+      probe = after(probe);
+    }
+    return edges_[probe].path;
   }
 
   // A path that isn't in the table.
-  void insert(uint32_t above, uint32_t name, uint32_t path) {
+  void insert(uint32_t parent, uint64_t key, uint32_t path) {
     if (++count_ * 2 > edges_.size()) grow();
-    put({above, name, path});
+    put({key, parent, path});
   }
 
   // Removes all. Keeps places for others, but not those of a large unit, which would be filled
   // again for each small one.
   void clear() {
-    edges_.assign(std::min(edges_.size(), kKept), Edge{});
+    edges_.assign(std::min(edges_.size(), kCapacity), Edge{});
     count_ = 0;
   }
 
  private:
   struct Edge {
-    uint32_t above = 0, name = 0, path = kNone;
+    uint64_t key = 0;
+    uint32_t parent = 0, path = kNone;
   };
-  static constexpr size_t kKept = 1 << 12;
+  static constexpr size_t kCapacity = 1 << 12;
 
   void put(const Edge& edge) {
-    size_t at = home(edge.above, edge.name);
-    while (edges_[at].path != kNone) at = after(at);
-    edges_[at] = edge;
+    size_t probe = slot(edge.parent, edge.key);
+    while (edges_[probe].path != kNone) probe = after(probe);
+    edges_[probe] = edge;
   }
 
   void grow() {
@@ -54,10 +58,10 @@ class PathTable {
     }
   }
 
-  size_t home(uint32_t above, uint32_t name) const {
-    return scrambled(uint64_t{above} << 32 | name) & (edges_.size() - 1);
+  size_t slot(uint32_t parent, uint64_t key) const {
+    return scrambled(key ^ uint64_t{parent} << 32) & (edges_.size() - 1);
   }
-  size_t after(size_t at) const { return (at + 1) & (edges_.size() - 1); }
+  size_t after(size_t probe) const { return (probe + 1) & (edges_.size() - 1); }
 
   std::vector<Edge> edges_;  // none, or a power of two
   size_t count_ = 0;

@@ -1,4 +1,13 @@
 // Which rows of a batch become spans, in which order, and in which unit.
+//
+//     current span      the row becomes            its unit
+//     ---------------   ------------------------   ---------------------------------
+//     a sampled one     a span (`kInSpan`)         that below the current span
+//     none              a span (`kRootless`)       that below a root of ours, if it is recorded
+//     another one       nothing (`kUnsampled`)
+//     suppressed        nothing (`kSuppressed`)
+//
+// No span either: marks, memory, and a step whose span is the current one.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -9,6 +18,7 @@
 #include "model/events.hpp"
 #include "model/numbers.hpp"
 #include "stage/open_units.hpp"
+#include "stage/unit_state.hpp"
 
 namespace recfn::stage {
 
@@ -18,33 +28,37 @@ namespace recfn::stage {
 class OpenOutermost {
  public:
   // Notes what a batch announces, but for the program's steps.
-  void note(const AnnouncedRows& announced) {
-    for (Py_ssize_t at = 0; at < announced.size(); ++at) {
-      if (announced.source[at] != kStepSource) open_.push_back(announced.event_id[at]);
+  void note(const OpenedRows& opened_rows) {
+    for (Py_ssize_t i = 0; i < opened_rows.size(); ++i) {
+      if (opened_rows.source[i] != kStepSource) open_.push_back(opened_rows.event_id[i]);
     }
     put_in_order(open_);
     open_.erase(std::unique(open_.begin(), open_.end()), open_.end());
   }
 
-  // Whether it is open. Spans below it were handed on: it has to be a span when it comes.
-  bool owe(uint64_t event_id) {
+  // Whether it is open. Spans below it are sent now, so that it has to be a span when it comes.
+  bool is_pending_parent(uint64_t event_id) {
     const bool is_open = std::binary_search(open_.begin(), open_.end(), event_id);
-    if (is_open && !is_owed(event_id)) owed_.push_back(event_id), put_in_order(owed_);
+    if (is_open && !must_be_span(event_id)) {
+      parents_.push_back(event_id);
+      put_in_order(parents_);
+    }
     return is_open;
   }
 
-  bool is_owed(uint64_t event_id) const {
-    return std::binary_search(owed_.begin(), owed_.end(), event_id);
+  bool must_be_span(uint64_t event_id) const {
+    return std::binary_search(parents_.begin(), parents_.end(), event_id);
   }
 
   // Forgets those that have come.
   void forget(const BatchRows& rows) {
     Ids came;
     for (Py_ssize_t row = 0; row < rows.size() && !open_.empty(); ++row) {
-      if (rows.is_outermost(row)) came.push_back(rows.event_id[row]);
+      if (rows.is_outermost(row) && rows.kind[row] == kRangeRow) came.push_back(rows.event_id[row]);
     }
     put_in_order(came);
-    remove(came, open_), remove(came, owed_);
+    remove(came, open_);
+    remove(came, parents_);
   }
 
  private:
@@ -63,67 +77,75 @@ class OpenOutermost {
     ids.erase(std::remove_if(ids.begin(), ids.end(), is_gone), ids.end());
   }
 
-  Ids open_, owed_;
+  Ids open_;
+  Ids parents_;  // those that spans were sent below
 };
 
-// What a batch tells of one unit: a row of a table for Python.
-struct UnitInBatch {
-  SpanAbove above;
-  uint64_t root;    // an outermost range below it that has no span around it; 0: `context` has the
-                    // span above
+// A unit that begins in a batch.
+struct NewUnit {
+  uint64_t unit;
+  uint64_t root;    // the `first` of the root of ours above it; 0: `context` has the span above
   int64_t context;  // the first of these in the batch; -1: `root` says what is above
-  int64_t begun, rows, first_ns, last_ns, outermost, failed;
-  int64_t top_ns, top_cpu_ns;  // of ranges directly below it, as far as their CPU time is known:
-                               // this, and how long they took
 };
+
+constexpr auto fields_of(const NewUnit*) {
+  return std::array{RECFN_FIELD(NewUnit, unit), RECFN_FIELD(NewUnit, root),
+                    RECFN_FIELD(NewUnit, context)};
+}
 
 // All that a batch tells, and the rows that become spans: columns.
 class PlannedRows {
  public:
   PlannedRows(const ToAdd& batch, OpenUnits& open_units)
       : rows_(batch.rows),
-        announced_(batch.announced),
+        opened_rows_(batch.opened_rows),
         known_(batch.known),
         in_order_(batch.in_order),
         open_units_(open_units),
-        of_context_(batch.known.contexts.size(), kNone) {}
+        context_units_(batch.known.contexts.size(), kNone) {}
 
   void plan() {
     count_begun();
     const auto size = static_cast<size_t>(rows_.size());
-    row.resize(size), parent.resize(size), unit.resize(size);
+    row.resize(size);
+    parent.resize(size);
+    unit.resize(size);
     const UnfilledVector<int64_t> order =
-        in_order_ || !cross() ? UnfilledVector<int64_t>{} : order_of_ends();
+        in_order_ || !cross() ? UnfilledVector<int64_t>{} : end_order();
     for (Py_ssize_t next = 0; next < rows_.size(); ++next) {
-      const auto at =
+      const auto i =
           order.empty() ? next : static_cast<Py_ssize_t>(order[static_cast<size_t>(next)]);
       uint32_t of = kNone;
-      const Fate fate = fate_of(at, &of);
-      ++fates[fate];
-      if (fate >= kInSpan) add(at, of);
+      const Outcome outcome = outcome_of(i, &of);
+      ++outcomes[outcome];
+      if (outcome >= kInSpan) add(i, of);
     }
-    row.resize(planned_), parent.resize(planned_), unit.resize(planned_);
+    row.resize(planned_);
+    parent.resize(planned_);
+    unit.resize(planned_);
     for (Unit* each : open) each->in_batch = kNone;
   }
 
   UnfilledVector<int64_t> row;
-  UnfilledVector<uint64_t>
-      parent;  // the event id of the range that its span is a child of; 0: of the span above
+  // The event id of the range that its span is a child of; 0: of the span above.
+  UnfilledVector<uint64_t> parent;
   UnfilledVector<int64_t> unit;  // index into `units`
   std::vector<UnitInBatch> units;
-  std::vector<Unit*> open;                                    // the same units
-  std::vector<int64_t> fates = std::vector<int64_t>(kFates);  // how many rows have each
+  std::vector<Unit*> open;         // the same units
+  std::vector<NewUnit> new_units;  // those that begin in this batch
+  std::vector<int64_t> outcomes = std::vector<int64_t>(kOutcomes);  // how many rows have each
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
 
   // Steps have a span of the program's, which isn't below itself.
   void count_begun() {
-    for (Py_ssize_t at = 0; at < announced_.size(); ++at) {
-      if (announced_.source[at] == kStepSource ||
-          known_.contexts[announced_.context[at]].fate != kInSpan)
+    for (Py_ssize_t i = 0; i < opened_rows_.size(); ++i) {
+      if (opened_rows_.source[i] == kStepSource ||
+          known_.contexts[opened_rows_.context[i]].outcome != kInSpan) {
         continue;
-      ++units[unit_of_context(announced_.context[at])].begun;
+      }
+      ++units[context_unit(opened_rows_.context[i])].begun;
     }
   }
 
@@ -131,19 +153,20 @@ class PlannedRows {
   // that lies in it.
   bool cross() const {
     bool ordered = true;
-    for (Py_ssize_t at = 1; at < rows_.size() && ordered; ++at)
-      ordered = rows_.end_ns[at] >= rows_.end_ns[at - 1];
+    for (Py_ssize_t i = 1; i < rows_.size() && ordered; ++i) {
+      ordered = rows_.end_ns[i] >= rows_.end_ns[i - 1];
+    }
     if (ordered) return false;
-    for (Py_ssize_t at = 0; at < rows_.size(); ++at) {
-      if (rows_.parent[at] != 0 && ((rows_.parent[at] ^ rows_.event_id[at]) >> kOrdinalBits) != 0)
-        return true;
+    for (Py_ssize_t i = 0; i < rows_.size(); ++i) {
+      const uint64_t enclosing = rows_.parent_in_span(i);
+      if (enclosing != 0 && ((enclosing ^ rows_.event_id[i]) >> kOrdinalBits) != 0) return true;
     }
     return false;
   }
 
-  UnfilledVector<int64_t> order_of_ends() const {
+  UnfilledVector<int64_t> end_order() const {
     UnfilledVector<int64_t> order(static_cast<size_t>(rows_.size()));
-    for (size_t at = 0; at < order.size(); ++at) order[at] = static_cast<int64_t>(at);
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
     const auto ended_before = [this](int64_t one, int64_t other) {
       return rows_.end_ns[one] < rows_.end_ns[other];
     };
@@ -151,71 +174,76 @@ class PlannedRows {
     return order;
   }
 
-  Fate fate_of(Py_ssize_t at, uint32_t* of) {
-    const uint32_t context = rows_.context[at];
-    const ContextRow& around = known_.contexts[context];
-    if (rows_.kind[at] != kRangeRow) return kOtherKind;
-    if (around.fate == kInSpan) {
-      if (rows_.source[at] == kStepSource && around.of_step != 0 && rows_.parent[at] == 0)
-        return kOtherKind;
-      *of = unit_of_context(context);
-    } else if (around.fate == kRootless) {
-      *of = unit_of_root(rows_.root[at]);
+  Outcome outcome_of(Py_ssize_t i, uint32_t* of) {
+    const uint32_t context = rows_.context[i];
+    const ContextRow& enclosing = known_.contexts[context];
+    if (rows_.kind[i] != kRangeRow) return kOtherKind;
+    if (enclosing.outcome == kInSpan) {
+      const bool is_step = rows_.source[i] == kStepSource && rows_.parent_in_span(i) == 0;
+      if (is_step && enclosing.of_step != 0) return kOtherKind;
+      *of = context_unit(context);
+    } else if (enclosing.outcome == kRootless) {
+      *of = root_unit(rows_.root[i]);
       if (*of == kNone) return kUnsampled;
     }
-    return static_cast<Fate>(around.fate);
+    return static_cast<Outcome>(enclosing.outcome);
   }
 
-  void add(Py_ssize_t at, uint32_t of) {
-    const uint64_t around = rows_.parent[at];
+  void add(Py_ssize_t i, uint32_t of) {
+    const uint64_t enclosing = rows_.parent_in_span(i);
     const bool in_step =
-        known_.contexts[rows_.context[at]].of_step != 0 && around == rows_.root[at];
-    row[planned_] = at, unit[planned_] = of;
-    parent[planned_++] = in_step ? 0 : around;  // the step's span is the program's
-    UnitInBatch& told = units[of];
-    ++told.rows;
-    told.first_ns = std::min(told.first_ns, rows_.start_ns[at]),
-    told.last_ns = std::max(told.last_ns, rows_.end_ns[at]);
-    if (around == 0 && rows_.cpu_time_ns[at] >= 0) {
-      told.top_ns =
-          wrapped_sum(told.top_ns, wrapped_difference(rows_.end_ns[at], rows_.start_ns[at]));
-      told.top_cpu_ns = wrapped_sum(told.top_cpu_ns, rows_.cpu_time_ns[at]);
+        known_.contexts[rows_.context[i]].of_step != 0 && enclosing == rows_.root[i];
+    row[planned_] = i;
+    unit[planned_] = of;
+    parent[planned_] = in_step ? 0 : enclosing;  // the step's span is the program's
+    ++planned_;
+    UnitInBatch& share = units[of];
+    ++share.rows;
+    share.first_ns = std::min(share.first_ns, rows_.start_ns[i]);
+    share.last_ns = std::max(share.last_ns, rows_.end_ns[i]);
+    if (enclosing == 0 && rows_.cpu_time_ns[i] >= 0) {
+      share.top_ns =
+          wrapped_sum(share.top_ns, wrapped_difference(rows_.end_ns[i], rows_.start_ns[i]));
+      share.top_cpu_ns = wrapped_sum(share.top_cpu_ns, rows_.cpu_time_ns[i]);
     }
-    told.outermost += around == 0 ? 1 : 0, told.failed += (rows_.flags[at] & kError) != 0 ? 1 : 0;
+    share.outermost += enclosing == 0 ? 1 : 0;
+    share.failed += (rows_.flags[i] & kError) != 0 ? 1 : 0;
   }
 
-  uint32_t unit_of_context(uint32_t context) {
-    uint32_t& known = of_context_[context];
-    if (known == kNone) known = unit_below(known_.contexts[context].above, context, 0);
+  uint32_t context_unit(uint32_t context) {
+    uint32_t& known = context_units_[context];
+    if (known == kNone) known = unit_below(known_.contexts[context].parent_span(), context, 0);
     return known;
   }
 
-  uint32_t unit_of_root(uint64_t root) {
-    if (root == last_root_ && root != 0) return of_last_root_;
-    const SpanAbove* const above = known_.root(root);
+  uint32_t root_unit(uint64_t root) {
+    if (root == last_root_ && root != 0) return last_root_unit_;
+    const RootRow* const found = known_.root(root);
     last_root_ = root;
-    return of_last_root_ = above == nullptr ? kNone : unit_below(*above, -1, root);
+    last_root_unit_ = found == nullptr ? kNone : unit_below(found->parent_span(), -1, found->first);
+    return last_root_unit_;
   }
 
-  uint32_t unit_below(const SpanAbove& above, int64_t context, uint64_t root) {
-    Unit& unit = open_units_.below(above);
-    if (unit.in_batch == kNone) {
-      unit.in_batch = static_cast<uint32_t>(units.size());
-      units.push_back({above, root, context, 0, 0, INT64_MAX, 0, 0, 0, 0, 0});
-      open.push_back(&unit);
+  uint32_t unit_below(const ParentSpan& parent_span, int64_t context, uint64_t root) {
+    const auto [unit, is_new] = open_units_.below(parent_span);
+    if (is_new) new_units.push_back({unit->state.number, root, context});
+    if (unit->in_batch == kNone) {
+      unit->in_batch = static_cast<uint32_t>(units.size());
+      units.push_back({parent_span});
+      open.push_back(unit);
     }
-    return unit.in_batch;
+    return unit->in_batch;
   }
 
   const BatchRows& rows_;
-  const AnnouncedRows& announced_;
-  const Surroundings& known_;
+  const OpenedRows& opened_rows_;
+  const BatchTables& known_;
   const bool in_order_;
   OpenUnits& open_units_;
   size_t planned_ = 0;  // rows, until now
-  std::vector<uint32_t> of_context_;
+  std::vector<uint32_t> context_units_;
   uint64_t last_root_ = 0;  // rows of one mostly stand together
-  uint32_t of_last_root_ = kNone;
+  uint32_t last_root_unit_ = kNone;
 };
 
 }  // namespace recfn::stage

@@ -1,9 +1,9 @@
-// The way of a row to the span that tells of it: planned, linked and folded as it comes, and told
-// when its unit is decided.
+// The way of a row to its span: planned, linked and folded as it comes, and made a span when its
+// unit is decided.
 //
 //     batch ──► PlannedRows ─┬► LinkedSpans: what backward ranges link to
-//                            └► OpenUnits: the longest ranges of each, sums of the rest ──► decide
-//                            ──► UnitTeller ──► Decided
+//                            └► OpenUnits: the longest ranges of each, sums of the rest
+//                               ──► decide ──► UnitSpans ──► Decided
 //
 // For one thread at a time, without Python. Where it finds no memory, it isn't to be used any more.
 #pragma once
@@ -18,7 +18,8 @@
 #include "stage/links.hpp"
 #include "stage/planned_rows.hpp"
 #include "stage/open_units.hpp"
-#include "stage/unit_told.hpp"
+#include "stage/spans_inside.hpp"
+#include "stage/unit_spans.hpp"
 
 namespace recfn::stage {
 
@@ -26,77 +27,132 @@ class Stage {
  public:
   explicit Stage(const Limits& limits) : units_(limits) {}
 
-  // What its rows come to. They wait for the end of their units, or each is a span of its own.
-  PlannedRows add(const ToAdd& batch) {
+  // Adds a batch, whose rows wait for the end of their units. `continues`: it is a part of the same
+  // batch as the last one.
+  PlannedRows add(const ToAdd& batch, bool continues) {
+    if (!continues) units_.begin_batch();
+    drained_ns_ = std::max(drained_ns_, batch.drained_ns);
     PlannedRows rows = planned(batch);
-    if (batch.folds) {
-      fold(batch, rows);
-    } else {
-      for (const UnitInBatch& unit : rows.units) units_.forget(unit.above);
-    }
+    for (size_t i = 0; i < rows.units.size(); ++i) units_.add(*rows.open[i], rows.units[i]);
+    spans_inside_.note(batch.rows);
+    fold(batch, rows);
+    spans_inside_.forget(batch.rows);
     outermost_.forget(batch.rows);
     return rows;
   }
 
-  // Where the spans lead that were planned last, to those of ranges by their event ids; none where
-  // none leads anywhere.
-  UnfilledVector<LinkRow> links_of(const PlannedRows& planned, uint64_t key,
-                                   std::vector<TraceRow>& traces) {
-    const std::vector<RowLink> found = linked_.take();
-    UnfilledVector<LinkRow> links;
-    if (found.empty()) return links;
+  // Plans a batch in which each row becomes a span of its own, and nothing waits.
+  PlannedRows plan(const ToAdd& batch) {
+    PlannedRows rows = planned(batch);
+    for (const NewUnit& unit : rows.new_units) units_.forget(unit.unit);  // all end here
+    outermost_.forget(batch.rows);
+    return rows;
+  }
+
+  // Where the spans link to that were planned last, which is asked once.
+  LinkColumns links_of(const PlannedRows& planned, uint64_t key) {
+    LinkColumns links;
     const int64_t first_row = next_row_ - static_cast<int64_t>(planned.row.size());
-    links.resize(planned.row.size(), {0, kNoTrace});
-    for (const RowLink& link : found) {
-      links[static_cast<size_t>(link.row - first_row)] = {span_id_of(link.event_id, key),
-                                                          place_of(link.above, traces)};
+    for (const RowLink& link : linked_.take()) {
+      const auto index = static_cast<size_t>(link.row - first_row);
+      const uint64_t span_id = span_id_of(link.event_id, key);
+      const UnitInBatch& unit = planned.units[static_cast<size_t>(planned.unit[index])];
+      if (span_id == parent_span_id(planned.parent[index], unit.parent_span, key)) continue;
+      links.set(index, planned.row.size(), span_id, link.parent_span, planned.units.size());
     }
     return links;
   }
 
-  Decided decide(const TableView<const UnitToDecide>& wanted, uint64_t key) {
+  // The number of the open unit below that span; 0 if there is none.
+  uint64_t find(const ParentSpan& parent_span) {
+    const Unit* const unit = units_.find(parent_span);
+    return unit == nullptr ? 0 : unit->state.number;
+  }
+
+  // What Python says of a unit; false if it isn't open.
+  bool end_span(uint64_t unit, const SpanEnd& end) {
+    return change(unit, [&](UnitState& state) { state.end_span(end); });
+  }
+  bool finish(uint64_t unit, bool takes_sums) {
+    return change(unit, [&](UnitState& state) { state.finish(takes_sums); });
+  }
+
+  // No batch came for as long as one takes.
+  void note_idle() { units_.begin_batch(); }
+
+  std::vector<UnendedUnit> unended() const { return units_.unended(); }
+
+  // The units to which nothing more can come that had begun before that drain, or the last one.
+  // They are to be decided.
+  std::vector<UnitSummary> due(int64_t drained_ns, int64_t now_ns, int64_t waiting_rows) {
+    drained_ns_ = std::max(drained_ns_, drained_ns);
+    return units_.due(drained_ns_, now_ns, waiting_rows);
+  }
+
+  // The units that have so many rows.
+  std::vector<UnitSummary> units_with_rows(int64_t least) const { return units_.with_rows(least); }
+
+  // Decides units, each once, and forgets them, or (`is_partial`) their ranges until now.
+  Decided decide(const TableView<const GrantRow>& grants, bool is_partial, uint64_t key) {
     Decided decided;
-    UnitTeller teller(key, linked_.sent(), decided);
-    for (size_t place = 0; place < wanted.size(); ++place) {
-      const UnitToDecide& one = wanted[place];
-      Unit* const unit = units_.find(one.above);
+    UnitSpans spans(key, linked_, decided);
+    std::vector<ParentSpan> parent_spans(grants.size());
+    const auto forward_of = [this](int64_t row) {
+      const RowLink* const link = linked_.find(row);
+      return link == nullptr ? 0 : link->event_id;
+    };
+    for (size_t index = 0; index < grants.size(); ++index) {
+      const GrantRow& grant = grants[index];
+      Unit* const unit = units_.find(grant.unit);
       if (unit == nullptr) continue;
-      unit->decide(one.budget, one.end_ns - one.start_ns);
-      teller.tell(*unit, one,
-                  static_cast<uint32_t>(place));  // at once: its paths are in the cache yet
-      if (one.goes_on != 0) {
+      parent_spans[index] = units_.parent_span(grant.unit);
+      const UnitSummary summary = unit->state.summary();
+      const bool takes_sums = unit->state.takes_sums();
+      if (!is_partial) unit->add_nodes();
+      const UnitToDecide wanted{parent_spans[index], grant.spans, summary.start_ns, summary.end_ns,
+                                takes_sums};
+      const int64_t duration_ns = wrapped_difference(summary.end_ns, summary.start_ns);
+      unit->decide(grant.spans, duration_ns, !takes_sums, forward_of);
+      // At once, while its paths are in the cache.
+      spans.add(*unit, wanted, static_cast<uint32_t>(index));
+      if (is_partial) {
         unit->begin_next_part();
       } else {
-        units_.forget(one.above);
+        units_.forget(grant.unit);
       }
     }
-    for (SumsRow& sums : decided.sums) {
-      if (sums.span >= kFirstSummary)
-        sums.span += static_cast<int64_t>(decided.kept.size()) - kFirstSummary;
-    }
-    for (KeptRow& kept : decided.kept) kept.link = link_of(kept.row, key, decided.traces);
+    number_summaries(decided.sums, decided.selected.size());
+    number_summaries(decided.callers, decided.selected.size());
+    link_selected(decided, key, parent_spans);
     return decided;
   }
 
-  // The numbers of the rows that may be kept yet, in ascending order.
-  std::vector<int64_t> kept() const { return units_.kept(); }
+  // Backward nodes wait no longer for the ranges around them. Names can be forgotten after the next
+  // parts.
+  void add_nodes() { units_.add_nodes(); }
 
-  // Whether the outermost range is open, in which what was handed on lies: it will be a span when
-  // it comes.
-  bool owe(uint64_t event_id) { return outermost_.owe(event_id); }
-
- private:
-  static uint32_t place_of(const SpanAbove& above, std::vector<TraceRow>& traces) {
-    for (size_t place = traces.size(); place-- > 0;) {  // most links lead into the same trace
-      if (traces[place].low == above.trace_low && traces[place].high == above.trace_high)
-        return static_cast<uint32_t>(place);
+  // How many rows these units have.
+  int64_t rows_of(const TableView<const GrantRow>& grants) {
+    int64_t rows = 0;
+    for (const GrantRow& grant : grants) {
+      const Unit* const unit = units_.find(grant.unit);
+      if (unit != nullptr) rows += unit->state.rows();
     }
-    traces.push_back({above.trace_high, above.trace_low});
-    return static_cast<uint32_t>(traces.size() - 1);
+    return rows;
   }
 
+  // The number that the first row of the next batch gets; those of the others follow.
+  int64_t next_row() const { return next_row_; }
+
+  // The numbers of the rows that may be kept yet, in ascending order.
+  std::vector<int64_t> selected() const { return units_.selected(); }
+
+  // Whether an outermost range is open. Spans below it are sent now, so it is a span when it comes.
+  bool is_pending_parent(uint64_t event_id) { return outermost_.is_pending_parent(event_id); }
+
+ private:
   PlannedRows planned(const ToAdd& batch) {
-    outermost_.note(batch.announced);
+    outermost_.note(batch.opened_rows);
     PlannedRows rows(batch, units_);
     rows.plan();
     linked_.add(batch, rows, next_row_);
@@ -107,38 +163,67 @@ class Stage {
   void fold(const ToAdd& batch, const PlannedRows& planned) {
     const BatchRows& rows = batch.rows;
     const auto first_row = next_row_ - static_cast<int64_t>(planned.row.size());
-    for (size_t of = 0; of < planned.open.size(); ++of)
+    const bool joins = batch.known.names->joins_nodes();
+    for (size_t of = 0; of < planned.open.size(); ++of) {
       planned.open[of]->expect(static_cast<size_t>(planned.units[of].rows));
-    for (size_t at = 0; at < planned.row.size(); ++at) {
-      const auto row = static_cast<Py_ssize_t>(planned.row[at]);
-      const int64_t start_ns = rows.start_ns[row],
-                    duration_ns = wrapped_difference(rows.end_ns[row], start_ns);
+    }
+    for (size_t i = 0; i < planned.row.size(); ++i) {
+      const auto row = static_cast<Py_ssize_t>(planned.row[i]);
+      const int64_t start_ns = rows.start_ns[row];
+      const int64_t duration_ns = wrapped_difference(rows.end_ns[row], start_ns);
       const uint64_t event_id = rows.event_id[row];
       uint32_t flags = rows.flags[row];
       // What was open when recording ended counts as shown: only an end says whether it was.
-      if ((flags & kPartial) != 0 || outermost_.is_owed(event_id)) flags |= kShown;
-      const Surroundings::Called called =
+      if ((flags & kPartial) != 0 || outermost_.must_be_span(event_id)) flags |= kExposed;
+      if (joins && planned.parent[i] != 0 && rows.in_backward(row)) flags |= kBackwardNode;
+      const BatchTables::Called called =
           batch.known.called(rows.name[row], rows.module[row], rows.source[row]);
-      planned.open[static_cast<size_t>(planned.unit[at])]->add(
-          {event_id, planned.parent[at], start_ns, std::max<int64_t>(0, duration_ns), called.name,
-           flags, first_row + static_cast<int64_t>(at), called.shown, called.module, called.modules,
-           rows.cpu_time_ns[row]});
+      Unit& unit = *planned.open[static_cast<size_t>(planned.unit[i])];
+      const int64_t in_spans_ns = spans_inside_.duration_ns(event_id);
+      if (in_spans_ns != 0) unit.note_spans_inside(event_id, in_spans_ns);
+      // PyTorch announces the range around a backward node as an operator.
+      const bool is_operator = rows.is_operator(row) && called.display_name == called.name;
+      unit.add({event_id, planned.parent[i], start_ns, std::max<int64_t>(0, duration_ns),
+                called.name, flags, first_row + static_cast<int64_t>(i), called.display_name,
+                called.module, called.modules, 0, 0, rows.scope[row], is_operator,
+                rows.cpu_time_ns[row]});
     }
   }
 
-  LinkRow link_of(int64_t row, uint64_t key, std::vector<TraceRow>& traces) {
-    const RowLink* const link = linked_.find(row);
-    if (link == nullptr) return {0, kNoTrace};
-    const bool is_sent = linked_.sent().has(link->event_id);
-    return {is_sent ? span_id_of(link->event_id, key) : link->above.span_id,
-            place_of(link->above, traces)};
+  // In rows that name spans: after the ranges that are kept.
+  template <typename Rows>
+  static void number_summaries(Rows& rows, size_t selected) {
+    for (auto& row : rows) {
+      if (row.span >= kFirstSummary) row.span += static_cast<int64_t>(selected) - kFirstSummary;
+    }
+  }
+
+  template <typename Change>
+  bool change(uint64_t number, Change change_state) {
+    Unit* const unit = units_.find(number);
+    if (unit != nullptr) change_state(unit->state);
+    return unit != nullptr;
+  }
+
+  void link_selected(Decided& decided, uint64_t key, const std::vector<ParentSpan>& parent_spans) {
+    const SelectedColumns& selected = decided.selected;
+    for (size_t index = 0; index < selected.size(); ++index) {
+      const RowLink* const link = linked_.find(selected.row[index]);
+      if (link == nullptr) continue;
+      const uint64_t span_id = linked_.span_id(*link, key);
+      const ParentSpan& parent_span =
+          parent_spans[static_cast<size_t>(selected.parent_span[index])];
+      if (span_id == parent_span_id(selected.parent[index], parent_span, key)) continue;
+      decided.links.set(index, selected.size(), span_id, link->parent_span, parent_spans.size());
+    }
   }
 
   OpenUnits units_;
   OpenOutermost outermost_;
+  SpansInside spans_inside_;
   LinkedSpans linked_;
-  int64_t next_row_ = 0;  // the number of the next batch's first row; that of each other one is one
-                          // more than of the row before it
+  int64_t drained_ns_ = 0;  // what had ended by then has come
+  int64_t next_row_ = 0;    // the number of the next batch's first row; rows count up
 };
 
 }  // namespace recfn::stage

@@ -1,12 +1,18 @@
-// `Stage` and `ForwardRanges` for Python: tables in, tables out. What takes long is done without
+// `Stage` for Python: tables in, records of columns and tables out. What takes long is done without
 // the GIL.
 #include <algorithm>
-#include <new>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "columns/column.hpp"
+#include "columns/fields.hpp"
 #include "cpython/python.hpp"
+#include "stage/names.hpp"
+#include "stage/own_traces.hpp"
+#include "stage/python_object.hpp"
 #include "stage/stage.hpp"
+#include "stage/waiting_rows.hpp"
 
 namespace recfn {
 namespace {
@@ -14,215 +20,349 @@ namespace {
 using namespace stage;
 
 constexpr Py_ssize_t kManyRows = 2'000;       // which take some 0.1 ms
-constexpr Py_ssize_t kManyLinkRows = 10'000;  // the same, where they are only linked
-constexpr int64_t kMostWaiting = 1 << 30;     // ranges are numbered with 32 bits
+constexpr int64_t kManyRowsToDecide = 5'000;  // the same, where their units are decided
+constexpr int64_t kMaxWaiting = 1 << 30;      // ranges are numbered with 32 bits
 
-using FileRanges = ForwardRanges<uint64_t>;  // what a file's backward ranges may belong to, with
-                                             // what these are shown in
+// A stage, with what it has of Python's.
+struct PythonStage {
+  PythonStage(const Limits& limits, bool torch_names, const WaitingLimits& waiting_limits,
+              const BatchMaker& maker)
+      : names(torch_names), waiting(waiting_limits, maker), stage(limits) {}
 
-// An object of Python's around one of ours, for one thread at a time.
-template <typename T>
-struct Wrapped {
-  PyObject_HEAD
-  T value;
-
-  template <typename... Arguments>
-  static PyObject* make(PyTypeObject* type, Arguments... arguments) {
-    PyObject* self = type->tp_alloc(type, 0);
-    if (self == nullptr) return nullptr;
-    if (had_memory_for([&] { new (&reinterpret_cast<Wrapped*>(self)->value) T(arguments...); }))
-      return self;
-    type->tp_free(self);
-    return PyErr_NoMemory();
+  // Reads a batch, and numbers its names. False with an error set.
+  bool take_batch(PyObject* batch, PyObject* contexts, PyObject* roots, ToAdd& added) {
+    const Reference list(PyObject_GetAttrString(batch, "names"));
+    return list && names.number_all(list.get()) && added.take(batch, contexts, roots, names);
   }
 
-  static void dealloc(PyObject* self) {
-    reinterpret_cast<Wrapped*>(self)->value.~T();
-    Py_TYPE(self)->tp_free(self);
-  }
-
-  // One thread at a time uses it: the drain. False with an error set where memory is short.
-  template <typename Work>
-  static bool done_alone(PyObject* self, bool is_long, Work work) {
-    return without_gil_if(is_long, [&] { work(reinterpret_cast<Wrapped*>(self)->value); });
-  }
-
-  static PyTypeObject type(const char* name, newfunc make_new, PyMethodDef* methods,
-                           const char* documentation) {
-    PyTypeObject type = type_of_size(name, sizeof(Wrapped));
-    type.tp_new = make_new;
-    type.tp_dealloc = dealloc;
-    type.tp_methods = methods;
-    type.tp_doc = documentation;
-    return type;
-  }
+  Names names;
+  WaitingRows waiting;
+  Stage stage;
 };
 
-using StageObject = Wrapped<Stage>;
-using ForwardRangesObject = Wrapped<FileRanges>;
+using StageObject = Wrapped<PythonStage>;
+
+RecordType added_type, planned_type, decided_type;
+RecordTypeOf<NewUnit> new_unit_type;
+RecordTypeOf<UnendedUnit> unended_type;
+RecordTypeOf<UnitSummary> summary_type;
+
+PythonStage& stage_of(PyObject* self) { return reinterpret_cast<StageObject*>(self)->value; }
 
 PyObject* stage_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"budget", "most_waiting", nullptr};
-  long long budget, most_waiting;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "LL:Stage", const_cast<char**>(names), &budget,
-                                   &most_waiting)) {
+  static const char* names[] = {"budget",    "max_waiting", "max_units",     "max_rows",
+                                "many_rows", "torch_names", "rows_to_spare", "max_batches",
+                                "columns",   "batch_of",    nullptr};
+  long long budget, max_waiting, max_units, max_rows, many_rows, rows_to_spare, max_batches;
+  int torch_names;
+  BatchMaker maker{};
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "$LLLLLpLLO!O:Stage", const_cast<char**>(names),
+                                   &budget, &max_waiting, &max_units, &max_rows, &many_rows,
+                                   &torch_names, &rows_to_spare, &max_batches, &PyTuple_Type,
+                                   &maker.columns, &maker.batch_of)) {
     return nullptr;
   }
-  return StageObject::make(type,
-                           Limits{budget, std::clamp<int64_t>(most_waiting, 1, kMostWaiting)});
+  const Limits limits{budget, std::clamp<int64_t>(max_waiting, 1, kMaxWaiting), max_units, max_rows,
+                      many_rows};
+  return StageObject::make(type, limits, torch_names != 0,
+                           WaitingLimits{rows_to_spare, max_batches}, maker);
 }
 
-// What `add` is given. False with an error set.
-bool take_batch(PyObject* arguments, ToAdd& to_add) {
-  PyObject *batch, *source, *event_id, *context, *contexts, *roots, *threads, *names, *shown,
-      *modules;
-  int in_order, folds;
-  return PyArg_ParseTuple(arguments, "O(OOO)OOOOOOpp", &batch, &source, &event_id, &context,
-                          &contexts, &roots, &threads, &names, &shown, &modules, &in_order,
-                          &folds) &&
-         (to_add.in_order = in_order != 0, to_add.folds = folds != 0, to_add.rows.take(batch)) &&
-         to_add.announced.take(source, event_id, context) &&
-         to_add.known.contexts.take(contexts, "contexts") &&
-         to_add.known.roots.take(roots, "roots") &&
-         to_add.known.threads.take_array(threads, "threads") &&
-         to_add.known.names.take_array(names, "names") &&
-         to_add.known.shown.take_array(shown, "shown") &&
-         to_add.known.modules.take_array(modules, "modules") && to_add.all_is_known();
+// A list of the numbers.
+Reference number_list(const std::vector<int64_t>& numbers) {
+  return Reference(list_of(numbers, [](int64_t number) { return PyLong_FromLongLong(number); }));
+}
+
+// A column, or None in place of one without a row.
+template <typename Vector>
+Reference column_or_none(Vector& items) {
+  return items.empty() ? Reference(Py_NewRef(Py_None)) : column(items);
+}
+
+// Drops the rows that no unit needs any longer. False with an error set.
+bool drop_rows(PythonStage& own) {
+  std::vector<int64_t> needed;
+  return without_gil([&] { needed = own.stage.selected(); }) && own.waiting.drop_all_but(needed);
 }
 
 PyObject* stage_add(PyObject* self, PyObject* arguments) {
-  PyObject* given;
-  unsigned long long key;
-  if (!PyArg_ParseTuple(arguments, "O!K:add", &PyTuple_Type, &given, &key)) return nullptr;
+  PyObject *batch, *contexts, *roots;
+  int continues;
+  if (!PyArg_ParseTuple(arguments, "OOOp:_add", &batch, &contexts, &roots, &continues)) {
+    return nullptr;
+  }
   return guarded([&]() -> PyObject* {
-    ToAdd batch;
-    if (!take_batch(given, batch)) return nullptr;
+    PythonStage& own = stage_of(self);
+    ToAdd added;
+    if (!own.take_batch(batch, contexts, roots, added)) return nullptr;
+    if (own.waiting.is_crowded() && !drop_rows(own)) return nullptr;
     std::optional<PlannedRows> rows;
-    UnfilledVector<LinkRow> links;
-    std::vector<TraceRow> traces;
-    const bool done =
-        StageObject::done_alone(self, batch.rows.size() > kManyRows, [&](Stage& stage) {
-          rows.emplace(stage.add(batch));
-          if (!batch.folds) links = stage.links_of(*rows, key, traces);
-        });
-    return done ? column_tuple(rows->fates, rows->units, rows->row, rows->parent, rows->unit, links,
-                               traces)
-                : nullptr;
+    const int64_t first_row = own.stage.next_row();
+    const bool is_long = added.rows.size() > kManyRows;
+    const auto add = [&] { rows.emplace(own.stage.add(added, continues != 0)); };
+    if (!without_gil_if(is_long, add)) return nullptr;
+    const size_t planned = rows->row.size();
+    own.waiting.add(batch, added.rows.size(), first_row, std::move(rows->row));
+    int64_t largest_unit_rows = 0;
+    for (const Unit* unit : rows->open) {
+      largest_unit_rows = std::max(largest_unit_rows, unit->state.rows());
+    }
+    return added_type.of(number_list(rows->outcomes), Reference(PyLong_FromSize_t(planned)),
+                         Reference(new_unit_type.list(rows->new_units)),
+                         Reference(PyLong_FromLongLong(largest_unit_rows)),
+                         Reference(PyLong_FromSize_t(own.names.size())));
   });
+}
+
+PyObject* stage_plan(PyObject* self, PyObject* arguments) {
+  PyObject *batch, *contexts, *roots;
+  unsigned long long key;
+  if (!PyArg_ParseTuple(arguments, "OOOK:_plan", &batch, &contexts, &roots, &key)) return nullptr;
+  return guarded([&]() -> PyObject* {
+    PythonStage& own = stage_of(self);
+    ToAdd added;
+    if (!own.take_batch(batch, contexts, roots, added)) return nullptr;
+    std::optional<PlannedRows> rows;
+    LinkColumns links;
+    const bool done = without_gil_if(added.rows.size() > kManyRows, [&] {
+      rows.emplace(own.stage.plan(added));
+      links = own.stage.links_of(*rows, key);
+    });
+    if (!done) return nullptr;
+    return planned_type.of(
+        number_list(rows->outcomes), Reference(new_unit_type.list(rows->new_units)),
+        column(rows->row), column(rows->parent), column(rows->unit),
+        column_or_none(links.linked_id), column_or_none(links.linked_span), column(links.traces));
+  });
+}
+
+// The names that the tables have, by their numbers; null with an error set.
+Reference names_of(const Decided& decided, const Names& names) {
+  Reference found(PyDict_New());
+  const auto add = [&](uint32_t number) {
+    const Reference key(found ? PyLong_FromUnsignedLong(number) : nullptr);
+    if (!key || PyDict_SetItem(found.get(), key.get(), names.text(number)) < 0) found = Reference();
+  };
+  for (const SummaryRow& row : decided.summaries) {
+    add(row.name);
+    add(row.module);
+  }
+  for (const TopRow& row : decided.top) add(row.name);
+  for (const CallerRow& row : decided.callers) add(row.name);
+  return found;
+}
+
+// Sets a column of a batch's fields. False with an error set.
+template <typename T>
+bool set_column(const Reference& fields, const char* name, UnfilledVector<T>& values) {
+  const Reference column(column_of(values));
+  return column && PyDict_SetItemString(fields.get(), name, column.get()) == 0;
+}
+
+// A batch of the ranges that are kept. `is_partial`: what is around them may still come. Null with
+// an error set.
+PyObject* selected_batch(PythonStage& own, Decided& decided, bool is_partial) {
+  ChosenRows chosen;
+  SelectedColumns& selected = decided.selected;
+  if (!own.waiting.find(selected.row, chosen)) return nullptr;
+  const auto is_open = [&](uint64_t root) { return own.stage.is_pending_parent(root); };
+  if (!set_parents(chosen, selected, is_partial, is_open)) return nullptr;
+  const Reference fields(own.waiting.fields(chosen));
+  // A backward node has the id, the place and the times of the range around it.
+  if (!fields || !set_column(fields, "event_id", selected.event_id) ||
+      !set_column(fields, "parent", selected.enclosing_id) ||
+      !set_column(fields, "start_ns", selected.start_ns) ||
+      !set_column(fields, "end_ns", selected.end_ns)) {
+    return nullptr;
+  }
+  return own.waiting.batch_of(fields.get(), chosen.size());
 }
 
 PyObject* stage_decide(PyObject* self, PyObject* arguments) {
-  PyObject* given;
+  PyObject* argument;
+  int is_partial;
   unsigned long long key;
-  int is_long;
-  if (!PyArg_ParseTuple(arguments, "OKp:decide", &given, &key, &is_long)) return nullptr;
+  if (!PyArg_ParseTuple(arguments, "OpK:_decide", &argument, &is_partial, &key)) return nullptr;
   return guarded([&]() -> PyObject* {
-    TableView<const UnitToDecide> units;
+    PythonStage& own = stage_of(self);
+    TableView<const GrantRow> grants;
     Decided decided;
-    if (!units.take(given, "units")) return nullptr;
-    const auto decide = [&](Stage& stage) { decided = stage.decide(units, key); };
-    if (!StageObject::done_alone(self, is_long != 0, decide)) return nullptr;
-    return column_tuple(decided.kept, decided.sums, decided.top, decided.summaries, decided.traces);
+    if (!grants.take(argument, "grants")) return nullptr;
+    const bool is_long = own.stage.rows_of(grants) > kManyRowsToDecide;
+    const auto decide = [&] { decided = own.stage.decide(grants, is_partial != 0, key); };
+    if (!without_gil_if(is_long, decide)) return nullptr;
+    Reference batch(selected_batch(own, decided, is_partial != 0));
+    Reference names(batch ? names_of(decided, own.names) : Reference());
+    if (!names) return nullptr;
+    LinkColumns& links = decided.links;
+    return decided_type.of(std::move(batch), column_or_none(decided.selected.span_event_id),
+                           column(decided.selected.parent), column(decided.selected.parent_span),
+                           column_or_none(links.linked_id), column_or_none(links.linked_span),
+                           column(links.traces), column(decided.sums), column(decided.top),
+                           column(decided.summaries), column(decided.callers), std::move(names));
   });
 }
 
-PyObject* stage_kept(PyObject* self, PyObject*) {
-  return guarded([&]() -> PyObject* {
-    std::vector<int64_t> rows;
-    const bool done =
-        StageObject::done_alone(self, true, [&](Stage& stage) { rows = stage.kept(); });
-    return done ? column_tuple(rows) : nullptr;
+PyObject* stage_find(PyObject* self, PyObject* arguments) {
+  unsigned long long trace_high, trace_low, span_id;
+  if (!PyArg_ParseTuple(arguments, "KKK:_find", &trace_high, &trace_low, &span_id)) return nullptr;
+  return PyLong_FromUnsignedLongLong(stage_of(self).stage.find({trace_high, trace_low, span_id}));
+}
+
+PyObject* none_if_open(bool is_open, unsigned long long unit) {
+  if (is_open) Py_RETURN_NONE;
+  return PyErr_Format(PyExc_KeyError, "unit %llu isn't open; it was decided, or never began", unit);
+}
+
+// Reads a time of a span; None is one that isn't known.
+int read_time(PyObject* argument, void* time) {
+  auto* const time_ns = static_cast<long long*>(time);
+  *time_ns = argument == Py_None ? SpanEnd::kUnknown : PyLong_AsLongLong(argument);
+  return PyErr_Occurred() == nullptr ? 1 : 0;
+}
+
+PyObject* stage_end_span(PyObject* self, PyObject* arguments, PyObject* keywords) {
+  static const char* names[] = {"unit", "ended_by_ns", "start_ns", "end_ns", "failed", nullptr};
+  unsigned long long unit;
+  long long ended_by_ns, start_ns, end_ns;
+  int failed;
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "K$LO&O&p:end_span",
+                                   const_cast<char**>(names), &unit, &ended_by_ns, read_time,
+                                   &start_ns, read_time, &end_ns, &failed)) {
+    return nullptr;
+  }
+  const SpanEnd end{ended_by_ns, start_ns, end_ns, failed != 0};
+  return none_if_open(stage_of(self).stage.end_span(unit, end), unit);
+}
+
+PyObject* stage_finish(PyObject* self, PyObject* arguments, PyObject* keywords) {
+  static const char* names[] = {"unit", "takes_sums", nullptr};
+  unsigned long long unit;
+  int takes_sums = 0;
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "K|$p:finish", const_cast<char**>(names),
+                                   &unit, &takes_sums)) {
+    return nullptr;
+  }
+  return none_if_open(stage_of(self).stage.finish(unit, takes_sums != 0), unit);
+}
+
+PyObject* stage_note_idle(PyObject* self, PyObject*) {
+  stage_of(self).stage.note_idle();
+  Py_RETURN_NONE;
+}
+
+PyObject* stage_unended(PyObject* self, PyObject*) {
+  return guarded([&] { return unended_type.list(stage_of(self).stage.unended()); });
+}
+
+PyObject* stage_due(PyObject* self, PyObject* arguments) {
+  long long drained_ns, now_ns;
+  if (!PyArg_ParseTuple(arguments, "LL:due", &drained_ns, &now_ns)) return nullptr;
+  return guarded([&] {
+    PythonStage& own = stage_of(self);
+    return summary_type.list(own.stage.due(drained_ns, now_ns, own.waiting.rows()));
   });
 }
 
-PyObject* stage_owe(PyObject* self, PyObject* roots) {
-  return guarded([&]() -> PyObject* {
-    ColumnView<uint64_t> event_ids;
-    std::vector<uint8_t> is_open;
-    if (!event_ids.take_array(roots, "roots")) return nullptr;
-    const bool done = StageObject::done_alone(self, false, [&](Stage& stage) {
-      for (Py_ssize_t at = 0; at < event_ids.size(); ++at)
-        is_open.push_back(stage.owe(event_ids[at]) ? 1 : 0);
-    });
-    return done ? column_tuple(is_open) : nullptr;
+PyObject* stage_units(PyObject* self, PyObject* arguments, PyObject* keywords) {
+  static const char* names[] = {"min_rows", nullptr};
+  long long min_rows = 0;
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|$L:units", const_cast<char**>(names),
+                                   &min_rows)) {
+    return nullptr;
+  }
+  return guarded([&] { return summary_type.list(stage_of(self).stage.units_with_rows(min_rows)); });
+}
+
+PyObject* stage_add_nodes(PyObject* self, PyObject*) {
+  return guarded([&] {
+    stage_of(self).stage.add_nodes();
+    return Py_NewRef(Py_None);
   });
+}
+
+PyObject* stage_forget_names(PyObject* self, PyObject*) {
+  stage_of(self).names.forget();
+  Py_RETURN_NONE;
+}
+
+PyObject* stage_waiting_rows(PyObject* self, PyObject*) {
+  return PyLong_FromLongLong(stage_of(self).waiting.rows());
 }
 
 PyMethodDef stage_methods[] = {
-    {"add", stage_add, METH_VARARGS,
-     "add((batch, announced, contexts, roots, threads, names, shown, modules, in_order, folds), "
-     "key) -> fates, units in it, planned\n"
-     "rows, their parents and units; where it doesn't fold, their links and the traces of these."},
-    {"decide", stage_decide, METH_VARARGS,
-     "decide(units, key, is_long) -> kept ranges, sums, names of sums, summaries, traces."},
-    {"kept", stage_kept, METH_NOARGS,
-     "kept() -> (the numbers of the rows that may be kept yet, in ascending order,)"},
-    {"owe", stage_owe, METH_O, "owe(roots) -> (1 for each that is open, and will be a span,)"},
+    {"_add", stage_add, METH_VARARGS,
+     "_add(batch, contexts, roots, continues) -> Added: its rows wait for the end of their units."},
+    {"_plan", stage_plan, METH_VARARGS,
+     "_plan(batch, contexts, roots, key) -> Planned: each row becomes a span of its own."},
+    {"_decide", stage_decide, METH_VARARGS,
+     "_decide(grants, is_partial, key) -> Decided: tables of the units' spans and sums."},
+    {"_find", stage_find, METH_VARARGS,
+     "_find(trace_high, trace_low, span_id) -> the unit below that span; 0 if none is open."},
+    {"end_span", with_keywords(stage_end_span), METH_VARARGS | METH_KEYWORDS,
+     "end_span(unit, *, ended_by_ns, start_ns, end_ns, failed): the span above it has ended."},
+    {"finish", with_keywords(stage_finish), METH_VARARGS | METH_KEYWORDS,
+     "finish(unit, *, takes_sums=False): nothing more comes to it."},
+    {"note_idle", stage_note_idle, METH_NOARGS,
+     "note_idle(): no batch came for as long as one takes."},
+    {"unended", stage_unended, METH_NOARGS,
+     "unended() -> a list of UnendedUnit, whose spans aren't known to have ended."},
+    {"due", stage_due, METH_VARARGS,
+     "due(drained_ns, now_ns) -> a list of UnitSummary: units that are to be decided now."},
+    {"units", with_keywords(stage_units), METH_VARARGS | METH_KEYWORDS,
+     "units(*, min_rows=0) -> a list of UnitSummary: open units with so many rows."},
+    {"add_nodes", stage_add_nodes, METH_NOARGS,
+     "add_nodes(): backward nodes wait no longer for the ranges around them."},
+    {"forget_names", stage_forget_names, METH_NOARGS,
+     "forget_names(): the names, none of which is needed any longer."},
+    {"waiting_rows", stage_waiting_rows, METH_NOARGS,
+     "waiting_rows() -> the number of rows that wait, as some of them may be kept."},
     {nullptr, nullptr, 0, nullptr}};
 
-PyTypeObject StageType = StageObject::type(
-    "otel_recfn._native.Stage", stage_new, stage_methods,
-    "Stage(budget, most_waiting): ranges to decided units, for `batches/stage.py`.");
+PyTypeObject StageType = StageObject::type("otel_recfn._native.Stage", stage_new, stage_methods,
+                                           "Ranges to decided units, for `batches/stage.py`.");
 
-PyObject* ranges_new(PyTypeObject* type, PyObject*, PyObject*) {
-  return ForwardRangesObject::make(type);
+// The types of tables, as `numpy.dtype` takes them, by name.
+bool add_table_types(PyObject* module) {
+  const Reference types(PyDict_New());
+  const auto add = [&](const char* name, Reference type) {
+    return type && PyDict_SetItemString(types.get(), name, type.get()) == 0;
+  };
+  return types && add("context", Reference(table_type<ContextRow>())) &&
+         add("root", Reference(table_type<RootRow>())) &&
+         add("new_trace", Reference(table_type<NewTraceRow>())) &&
+         add("asked", Reference(table_type<AskedRow>())) &&
+         add("live_trace", Reference(table_type<LiveTraceRow>())) &&
+         add("grant", Reference(table_type<GrantRow>())) &&
+         add("trace", Reference(table_type<TraceRow>())) &&
+         add("sums", Reference(table_type<SumsRow>())) &&
+         add("top", Reference(table_type<TopRow>())) &&
+         add("summary", Reference(table_type<SummaryRow>())) &&
+         add("caller", Reference(table_type<CallerRow>())) &&
+         PyModule_AddObjectRef(module, "TABLE_TYPES", types.get()) == 0;
 }
-
-// Backward rows, with what is known of their forward ranges: columns.
-struct Links {
-  UnfilledVector<int64_t> row;
-  UnfilledVector<uint64_t> event_id;
-  UnfilledVector<int64_t> start_ns;
-  UnfilledVector<uint64_t> shown_in;
-
-  void find(FileRanges& ranges, const BatchRows& rows, const ColumnView<uint64_t>& threads,
-            const ColumnView<uint64_t>& numbers) {
-    const auto row_at = [](size_t at) { return static_cast<Py_ssize_t>(at); };
-    const auto number = [&](size_t at) {
-      return numbers[rows.thread[static_cast<Py_ssize_t>(at)]];
-    };
-    ranges.link(rows, threads, static_cast<size_t>(rows.size()), row_at, number,
-                [this](size_t at, const auto& forward) {
-                  row.push_back(static_cast<int64_t>(at)), event_id.push_back(forward.event_id);
-                  start_ns.push_back(forward.start_ns), shown_in.push_back(forward.of);
-                });
-  }
-};
-
-PyObject* ranges_link(PyObject* self, PyObject* arguments) {
-  PyObject *batch, *threads_given, *numbers_given;
-  if (!PyArg_ParseTuple(arguments, "OOO:link", &batch, &threads_given, &numbers_given))
-    return nullptr;
-  return guarded([&]() -> PyObject* {
-    BatchRows rows;
-    ColumnView<uint64_t> threads, numbers;
-    Links links;
-    if (!rows.take(batch) || !threads.take_array(threads_given, "threads") ||
-        !numbers.take_array(numbers_given, "numbers")) {
-      return nullptr;
-    }
-    const auto tracks = static_cast<size_t>(std::min(threads.size(), numbers.size()));
-    if (!all_known(rows.size(), [&](Py_ssize_t row) { return rows.thread[row] < tracks; }))
-      return nullptr;
-    const auto find = [&](FileRanges& ranges) { links.find(ranges, rows, threads, numbers); };
-    const bool done = ForwardRangesObject::done_alone(self, rows.size() > kManyLinkRows, find);
-    return done ? column_tuple(links.row, links.event_id, links.start_ns, links.shown_in) : nullptr;
-  });
-}
-
-PyMethodDef ranges_methods[] = {
-    {"link", ranges_link, METH_VARARGS,
-     "link(batch, threads, numbers) -> backward rows, with their forward ranges."},
-    {nullptr, nullptr, 0, nullptr}};
-
-PyTypeObject ForwardRangesType = ForwardRangesObject::type(
-    "otel_recfn._native.ForwardRanges", ranges_new, ranges_methods,
-    "ForwardRanges(): those that backward ranges may belong to, for `sinks/chrome/encoder.py`.");
 
 }  // namespace
 
-int add_stage_type(PyObject* module) { return PyModule_AddType(module, &StageType); }
-
-int add_links_type(PyObject* module) { return PyModule_AddType(module, &ForwardRangesType); }
+int add_stage_type(PyObject* module) {
+  const bool done =
+      added_type.add_to(module, "otel_recfn._native.Added", "What a batch came to.",
+                        {"outcomes", "planned", "new_units", "largest_unit_rows", "names"}) &&
+      planned_type.add_to(module, "otel_recfn._native.Planned",
+                          "The spans that the rows of a batch become.",
+                          {"outcomes", "new_units", "row", "parent", "parent_span", "linked_id",
+                           "linked_span", "traces"}) &&
+      decided_type.add_to(module, "otel_recfn._native.Decided", "Units that were decided together.",
+                          {"batch", "event_id", "parent", "parent_span", "linked_id", "linked_span",
+                           "traces", "sums", "top", "summaries", "callers", "names"}) &&
+      new_unit_type.add_to(module, "otel_recfn._native.NewUnit",
+                           "A unit that begins in a batch.") &&
+      unended_type.add_to(module, "otel_recfn._native.UnendedUnit",
+                          "A unit whose span isn't known to have ended.") &&
+      summary_type.add_to(module, "otel_recfn._native.UnitSummary",
+                          "A unit, to grant spans to it.") &&
+      add_table_types(module) && PyModule_AddType(module, &StageType) == 0;
+  return done ? 0 : -1;
+}
 
 }  // namespace recfn

@@ -1,332 +1,299 @@
-// The units that are open. Each keeps some of its ranges, and folds the others into the nearest
-// kept one around them: in the end all that took a thousandth of it, if it may have so many spans,
-// else those that its tree of calls has a span of their own for. `tests/models/folding.py` does the
-// same, to be read.
+// An open unit selects some of its ranges, and folds each of the others into the nearest selected
+// one around it. At its decision it selects all ranges that took a thousandth of its time, if it
+// may have so many spans, or else those that have a span of their own in its tree of calls.
+//
+//     add ──► a node waits for the range around it ──► waits, as they came
+//                                                        │ too many wait, or the unit is decided
+//                                                        ▼
+//                                                     compared ─┬► selected, waits further
+//                                                               └► folded (folded_ranges.hpp)
+//
+// A unit's ranges wait until it ends, or four times its budget have come, and are compared at once.
+// A heap that keeps the longest at each moment costs more, and keeps up to 1,000 in vain of a unit
+// that is to have 50.
 #pragma once
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
-#include <map>
 #include <vector>
 
-#include "stage/call_paths.hpp"
-#include "stage/folded_tree.hpp"
+#include "model/events.hpp"
+#include "model/numbers.hpp"
+#include "stage/backward_nodes.hpp"
+#include "stage/folded_ranges.hpp"
 #include "stage/stage_rows.hpp"
+#include "stage/unit_parts.hpp"
+#include "stage/unit_state.hpp"
 
 namespace recfn::stage {
 
-struct Limits {
-  int64_t budget, most_waiting;
-};
-
-// A range that is kept for now, and what was folded into it.
-struct Kept {
-  FoldedTree folded;
-  Rank rank;
-  uint64_t parent;  // a kept one, or 0
-};
-
-// What all units are made of, and what they need while they are compared.
-struct Memory {
-  struct Spot {
-    FoldedTree* tree;  // what it was folded into, or what was folded into it
-    Path* path;        // null where it is kept
-    uint32_t node;     // of a range around a backward node, where both are kept, the node's place
-  };
-
-  Comparison comparison;
-  CallPaths paths;
-  std::vector<Spot> spots;
-  std::vector<Kept> kept;  // what those that are kept become
-};
-
 class Unit {
-  using Awaited = std::map<uint64_t, FoldedTree>;  // what came of ranges that haven't come
-                                                   // themselves, by their event ids
-
  public:
-  Unit(Memory& memory, const Limits& limits) : memory_(memory), limits_(limits) {}
+  Unit(Memory& memory, const Limits& limits, uint64_t number, int64_t batch)
+      : state(number, batch), memory_(memory), limits_(limits), folded_(memory) {}
 
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
 
-  uint32_t in_batch = UINT32_MAX;  // its place among the units of the batch that is planned
+  UnitState state;
+  uint32_t in_batch = UINT32_MAX;  // its index among the units of the batch that is planned
 
-  // So many ranges are added next.
+  // Reserves memory for so many ranges, which are added next.
   void expect(size_t ranges) {
-    if (held_.empty()) held_.reserve(ranges);
+    if (candidates_.empty()) candidates_.reserve(ranges);
   }
 
-  // The next range that has ended.
+  // Adds the next range that has ended. A backward node waits for the range around it, to be one
+  // span with it.
   void add(const Range& one) {
-    if (waiting_ >= limits_.most_waiting) fold_some();
-    held_.emplace_back() = one;
-    ++waiting_;
+    if (nodes_.empty() && (one.flags & kBackwardNode) == 0) return add_alone(one);
+    add_beside_nodes(one);
   }
 
-  // The numbers of the rows that may be kept yet.
-  void held(std::vector<int64_t>& rows) const {
-    for (const Range& one : held_) rows.push_back(one.row);
+  // Adds the backward nodes that wait, because the ranges around them don't come.
+  void add_nodes() {
+    nodes_.add_all([this](const Range& node) { add_alone(node); });
   }
 
-  // Before it is told: folds what is too much, or too short for a span of its own. It took so long,
-  // or that part of it.
-  void decide(int64_t budget, int64_t duration_ns) {
+  // Notes how long ranges were in spans inside a range that is added next. That is no self time of
+  // it.
+  void note_spans_inside(uint64_t event_id, int64_t duration_ns) {
+    folded_.note_spans_inside(event_id, duration_ns);
+  }
+
+  // Adds the numbers of the rows that may still be selected.
+  void candidates(std::vector<int64_t>& rows) const {
+    for (const Range& one : candidates_) rows.push_back(one.row);
+    nodes_.rows(rows);
+  }
+
+  // Selects the ranges that become spans, and folds the others. `duration_ns`: of the unit, or of
+  // this part of it. `needs_span`: it has a span in any case. `forward_of(row)`: the event id of
+  // the forward range of the backward range in that row, or 0.
+  template <typename ForwardOf>
+  void decide(int64_t budget, int64_t duration_ns, bool needs_span, ForwardOf forward_of) {
     const int64_t spans = std::min(budget, limits_.budget);
-    least_told_ns_ = duration_ns / kLeastShare;
-    const auto is_long = [this](const Range& one) {
-      return one.duration_ns >= least_told_ns_ && (one.flags & kInCompilation) == 0;
-    };
-    if (std::count_if(held_.begin(), held_.end(), is_long) <= spans) {
-      memory_.comparison.compare(held_, {spans, limits_.budget, least_told_ns_});
-      if (left_out_ns() <= duration_ns / kLeftOut) return fold_held(false);
-    }
-    memory_.comparison.compare(held_, {0, limits_.budget, 0});
-    fold_held(false, spans, duration_ns);
+    choose_spans(spans, duration_ns);
+    note_forwards(forward_of);
+    retain_selected();
+    if (needs_span && selected_.empty()) select_longest(spans > 0);
   }
 
-  // Sums of what took less have no span.
-  int64_t least_told_ns() const { return least_told_ns_; }
+  // Sums of less time have no span.
+  int64_t min_span_ns() const { return min_span_ns_; }
 
-  // The places of the ranges that are kept, outermost first, and what is told of them.
+  // The indices of the selected ranges, outermost first.
   std::vector<uint32_t> outermost_first() const {
-    std::vector<uint32_t> order(kept_.size());
-    for (uint32_t place = 0; place < order.size(); ++place) order[place] = place;
+    std::vector<uint32_t> order(selected_.size());
+    for (uint32_t index = 0; index < order.size(); ++index) order[index] = index;
     std::sort(order.begin(), order.end(), [this](uint32_t one, uint32_t other) {
-      if (ranks_below(kept_[other].rank, kept_[one].rank)) return true;
-      return !ranks_below(kept_[one].rank, kept_[other].rank) && one < other;
+      if (ranks_below(selected_[other].rank, selected_[one].rank)) return true;
+      return !ranks_below(selected_[one].rank, selected_[other].rank) && one < other;
     });
     return order;
   }
 
-  const Range& range(uint32_t place) const { return held_[place]; }
-  const Kept& kept(uint32_t place) const { return kept_[place]; }
+  const Range& range(uint32_t index) const { return candidates_[index]; }
+  const Selected& selected(uint32_t index) const { return selected_[index]; }
+  // The name of an operator without a span that only calls a selected one.
+  uint32_t caller(uint32_t index) const { return callers_[index]; }
   // What was folded into the span above the unit.
-  const FoldedTree& folded() const { return folded_; }
+  const FoldedTree& folded() const { return folded_.tree(); }
+  const std::vector<FoldedForward>& forwards() const { return forwards_; }
 
-  // What was told is forgotten; more will come. Of ranges that are awaited yet only the self times
-  // are remembered.
+  // Forgets the ranges of this part, but for the self times of parents that haven't come yet.
   void begin_next_part() {
-    forget_told();
-    size_t stay = 0;
-    for (auto one = awaited_.begin(); one != awaited_.end();) {
-      one = one->second.children_ns != 0 && stay++ < kMaxAwaited ? std::next(one)
-                                                                 : awaited_.erase(one);
-    }
+    state.begin_next_part();
+    folded_.clear();
+    candidates_.clear();
+    selected_.clear();
+    callers_.clear();
+    forwards_.clear();
+    waiting_ = 0;
   }
 
  private:
-  void fold_some() {
-    memory_.comparison.compare(held_, {limits_.budget, limits_.budget, 0});
-    fold_held(true);
+  void add_alone(const Range& one) {
+    if (waiting_ >= limits_.max_waiting) fold_some();
+    candidates_.emplace_back() = one;
+    ++waiting_;
   }
 
-  // How long those took that are not kept and lie in kept ones or directly in the unit, but for
-  // what is never kept.
+  // Not a part of `add`, which is called for each range.
+  [[gnu::noinline]] void add_beside_nodes(const Range& one) {
+    nodes_.add(one, [this](const Range& alone) { add_alone(alone); });
+  }
+
+  void choose_spans(int64_t spans, int64_t duration_ns) {
+    min_span_ns_ = duration_ns / kMinShare;
+    const auto is_long = [this](const Range& one) {
+      return one.duration_ns >= min_span_ns_ && (one.flags & kInCompilation) == 0;
+    };
+    if (std::count_if(candidates_.begin(), candidates_.end(), is_long) <= spans) {
+      memory_.comparison.compare(candidates_, {spans, limits_.budget, min_span_ns_});
+      if (left_out_ns() <= duration_ns / kLeftOut) return fold_candidates(false);
+    }
+    memory_.comparison.compare(candidates_, {0, limits_.budget, 0});
+    fold_candidates(false, spans, duration_ns);
+  }
+
+  // Selects the longest range directly in the unit, if it is alone on its path and no sum has a
+  // span.
+  void select_longest(bool sums_have_spans) {
+    Path* const root = folded_.tree().root;
+    Path* longest = root == nullptr ? nullptr : root->first_child;
+    for (Path* path = longest; path != nullptr; path = path->next) {
+      if (is_longer(*path, *longest)) longest = path;
+    }
+    if (longest == nullptr || (sums_have_spans && longest->total_ns >= min_span_ns_)) return;
+    if (longest->count != 1 || longest->first_row < 0 || longest->nodes != 0) return;
+    Paths::remove(*root, *longest);
+    candidates_.emplace_back() = longest->only_range();
+    const int64_t children_ns = wrapped_difference(longest->total_ns, longest->self_ns);
+    selected_.push_back({{longest, children_ns}, kNothing, 0, 0, 0});
+  }
+
+  void fold_some() {
+    memory_.comparison.compare(candidates_, {limits_.budget, limits_.budget, 0});
+    fold_candidates(true);
+    retain_selected();
+  }
+
+  // How long the ranges took that are not selected and lie in selected ones or directly in the
+  // unit, without the ranges that are never selected.
   int64_t left_out_ns() const {
     const Comparison& all = memory_.comparison;
-    int64_t sum_ns = outer_ns(folded_);
-    for (const Kept& one : kept_) sum_ns = wrapped_sum(sum_ns, outer_ns(one.folded));
-    for (size_t place = 0; place < held_.size(); ++place) {
+    int64_t sum_ns = outer_ns(folded_.tree());
+    for (const Selected& one : selected_) sum_ns = wrapped_sum(sum_ns, outer_ns(one.folded));
+    for (size_t index = 0; index < candidates_.size(); ++index) {
       const bool is_outer =
-          all.above(place) >= Comparison::kNotHere || all.is_kept(all.above(place));
-      const bool may_be_kept = (held_[place].flags & kInCompilation) == 0;
-      if (is_outer && may_be_kept && !all.is_kept(place))
-        sum_ns = wrapped_sum(sum_ns, held_[place].duration_ns);
+          all.parent(index) >= Comparison::kNotHere || all.is_selected(all.parent(index));
+      const bool may_be_selected = (candidates_[index].flags & kInCompilation) == 0;
+      if (is_outer && may_be_selected && !all.is_selected(index)) {
+        sum_ns = wrapped_sum(sum_ns, candidates_[index].duration_ns);
+      }
     }
     return sum_ns;
   }
   static int64_t outer_ns(const FoldedTree& tree) {
     int64_t sum_ns = 0;
-    for (const Path* path = tree.root == nullptr ? nullptr : tree.root->first_below;
+    for (const Path* path = tree.root == nullptr ? nullptr : tree.root->first_child;
          path != nullptr; path = path->next) {
       if (!path->in_compilation) sum_ns = wrapped_sum(sum_ns, path->total_ns);
     }
     return sum_ns;
   }
 
-  // What was compared. `tree`: how many spans the unit's tree of calls may have; 0: none is asked
-  // for.
-  void fold_held(bool parents_may_come, int64_t tree = 0, int64_t duration_ns = 0) {
-    memory_.spots.assign(memory_.comparison.size(), {nullptr, nullptr, kNoNode});
-    const std::vector<Awaited::node_type> taken = take_awaited();
-    await_parents();
-    if (!parents_may_come) settle();
-    for (size_t place = 0; place < kept_.size(); ++place)
-      memory_.spots[place].tree = &kept_[place].folded;
+  // Folds the ranges that were compared and not selected. `tree`: how many spans the unit's tree of
+  // calls may have; 0: it isn't made.
+  void fold_candidates(bool parents_may_come, int64_t tree = 0, int64_t duration_ns = 0) {
+    memory_.targets.assign(memory_.comparison.size(), {nullptr, nullptr});
+    // Owned until the end: what is folded below goes into these trees, or out of them.
+    const FoldedRanges::TakenTrees taken = folded_.take_pending(candidates_);
+    folded_.note_pending(candidates_);
+    if (!parents_may_come) folded_.settle();
+    for (size_t index = 0; index < candidates_.size(); ++index) {
+      const uint32_t selected = candidates_[index].selected;
+      if (selected != 0) memory_.targets[index].tree = &selected_[selected - 1].folded;
+    }
     if (tree > 0) {
-      const auto tree_of = [this](uint32_t place) { return memory_.spots[place].tree; };
-      least_told_ns_ =
-          memory_.paths.choose(held_, memory_.comparison, tree, duration_ns, folded_, tree_of);
+      const auto tree_of = [this](uint32_t index) { return memory_.targets[index].tree; };
+      min_span_ns_ = memory_.paths.choose(candidates_, memory_.comparison, tree, duration_ns,
+                                          folded_.tree(), tree_of);
     }
-    if (!parents_may_come) find_nodes();
-    place_kept();
-    fold_others(parents_may_come);
-    if (!parents_may_come) join_nodes();
-    keep_held();
+    if (!parents_may_come) drop_callers();
+    move_selected();
+    folded_.fold(candidates_, parents_may_come);
   }
 
-  // What was awaited and has come now.
-  std::vector<Awaited::node_type> take_awaited() {
-    std::vector<Awaited::node_type> taken;
-    for (size_t place = kept_.size(); place < held_.size() && !awaited_.empty(); ++place) {
-      const auto found = awaited_.find(held_[place].event_id);
-      if (found == awaited_.end()) continue;
-      memory_.spots[place].tree = &found->second;
-      taken.push_back(awaited_.extract(found));
-    }
-    return taken;
-  }
-
-  void await_parents() {
-    if (memory_.comparison.not_here() == 0) return;
-    for (size_t place = kept_.size(); place < held_.size(); ++place) {
-      const Range& one = held_[place];
-      if (memory_.comparison.above(place) != Comparison::kNotHere) continue;
-      if (one.parent >> kOrdinalBits != one.event_id >> kOrdinalBits) continue;
-      FoldedTree& around = awaited_[one.parent];
-      around.children_ns = wrapped_sum(around.children_ns, one.duration_ns);
+  // Notes the forward ranges that were folded now, before `retain_selected` forgets them. Those
+  // that were folded earlier aren't found.
+  template <typename ForwardOf>
+  void note_forwards(ForwardOf forward_of) {
+    for (const uint32_t index : memory_.comparison.selected()) {
+      const Range& one = candidates_[index];
+      if (one.scope != kBackwardFunctionScope) continue;
+      const uint64_t event_id = forward_of(one.row);
+      if (event_id == 0) continue;
+      const uint32_t forward = memory_.comparison.find(candidates_, event_id);
+      if (forward == Comparison::kNone) continue;
+      const Path* const path = memory_.targets[forward].path;
+      if (path != nullptr) forwards_.push_back({one.row, path});
     }
   }
 
-  // A backward node is kept where the range around it is: they are told as one.
-  void find_nodes() {
+  // Deselects the operators that do nothing but call a selected one. The span of that has their
+  // names.
+  void drop_callers() {
     Comparison& all = memory_.comparison;
-    for (uint32_t place = 0; place < held_.size(); ++place) {
-      if (!all.is_node(held_, place) || !all.is_kept(all.above(place))) continue;
-      Memory::Spot& around = memory_.spots[all.above(place)];
-      const bool is_apart = Comparison::comes_first(held_[all.above(place)]) &&
-                            !Comparison::comes_first(held_[place]);
-      if (is_apart || around.node != kNoNode) continue;
-      around.node = place, all.keep(place);
+    bool any = false;
+    for (const uint32_t index : all.selected()) {
+      if (!all.is_only_called(candidates_, index)) continue;
+      any = true;
+      all.drop(all.parent(index));
+      candidates_[all.parent(index)].flags |= kOnlyCalls;
     }
-    all.list_kept();
+    if (any) all.list_selected();
   }
 
-  // The span has the place of the range around, and all else of the node.
-  void join_nodes() {
-    for (const uint32_t place : memory_.comparison.kept()) {
-      const uint32_t node = memory_.spots[place].node;
-      if (node == kNoNode) continue;
-      FoldedTree &into = *memory_.spots[place].tree, &of_node = *memory_.spots[node].tree;
-      paths_.fold_around_node(into, held_[place]);
-      into.children_ns =
-          wrapped_sum(wrapped_difference(held_[place].duration_ns, held_[node].duration_ns),
-                      of_node.children_ns);
-      paths_.merge(into, nullptr, of_node);
-      held_[place].event_id = held_[node].event_id, held_[place].row = held_[node].row;
-    }
-  }
-
-  bool is_joined(uint32_t place) const {
-    const uint32_t above = memory_.comparison.above(place);
-    return above < Comparison::kNotHere && memory_.spots[above].node == place;
-  }
-
-  // By which the span of a kept one is known.
-  uint64_t told_id(uint32_t place) const {
-    const uint32_t node = memory_.spots[place].node;
-    return held_[node == kNoNode ? place : node].event_id;
-  }
-
-  // What was folded into those that are kept goes with them.
-  void place_kept() {
+  // Moves what was folded into the selected ranges with them.
+  void move_selected() {
     const Comparison& all = memory_.comparison;
-    memory_.kept.clear();
-    memory_.kept.resize(all.kept().size());
+    memory_.selected.clear();
+    memory_.selected.resize(all.selected().size());
+    callers_.clear();
     size_t next = 0;
-    for (const uint32_t place : all.kept()) {
-      Memory::Spot& spot = memory_.spots[place];
-      const uint32_t above = all.above(place);
-      Kept& kept = memory_.kept[next++];
-      kept = {spot.tree == nullptr ? FoldedTree{} : *spot.tree, all.rank(held_, place),
-              above < Comparison::kNotHere ? told_id(above) : 0};
-      spot.tree = &kept.folded;
+    for (const uint32_t index : all.selected()) {
+      Memory::Target& target = memory_.targets[index];
+      const auto first_caller = static_cast<uint32_t>(callers_.size());
+      const uint32_t parent = note_callers(index);
+      Selected& selected = memory_.selected[next++];
+      selected = {target.tree == nullptr ? FoldedTree{} : *target.tree,
+                  all.rank(candidates_, index),
+                  parent < Comparison::kNotHere ? span_event_id(candidates_[parent]) : 0,
+                  first_caller, static_cast<uint32_t>(callers_.size())};
+      target.tree = &selected.folded;
     }
   }
 
-  // What is around a range comes after it. Where a range is kept, what lies in it lies on no path.
-  void fold_others(bool parents_may_come) {
+  // Notes the operators between a selected range and the selected one around it, and returns the
+  // index of that.
+  uint32_t note_callers(uint32_t index) {
     const Comparison& all = memory_.comparison;
-    for (size_t place = held_.size(); place-- > 0;) {
-      const Range& one = held_[place];
-      const uint32_t above = all.above(place);
-      Memory::Spot around{nullptr, nullptr, kNoNode};
-      if (above < Comparison::kNotHere) {
-        around = memory_.spots[above];
-        if (place >= kept_.size()) take_time(around, held_[above], one);
-      }
-      if (all.is_kept(place)) continue;
-      if (around.tree == nullptr) around.tree = &holder(above, one, parents_may_come);
-      memory_.spots[place] = fold(one, around, memory_.spots[place].tree, parents_may_come);
+    uint32_t parent = all.parent(index);
+    bool is_only_called = all.is_only_called(candidates_, index);
+    while (parent < Comparison::kNotHere && !all.is_selected(parent)) {
+      if (is_only_called) callers_.push_back(candidates_[parent].display_name);
+      is_only_called = is_only_called && all.is_only_called(candidates_, parent);
+      parent = all.parent(parent);
     }
+    return parent;
   }
 
-  // What lies in a range, in its thread, is no time of its own. An asynchronous one has none.
-  static void take_time(const Memory::Spot& spot, const Range& around, const Range& one) {
-    if (around.event_id >> kOrdinalBits != one.event_id >> kOrdinalBits) return;
-    if (spot.path == nullptr) {
-      spot.tree->children_ns = wrapped_sum(spot.tree->children_ns, one.duration_ns);
-    } else if ((around.flags & kOverlapping) == 0) {
-      spot.path->self_ns = wrapped_difference(spot.path->self_ns, one.duration_ns);
+  void retain_selected() {
+    uint32_t next = 0;
+    for (const uint32_t index : memory_.comparison.selected()) {
+      candidates_[next] = candidates_[index];
+      ++next;
+      candidates_[next - 1].selected = next;
     }
-  }
-
-  // Where more may come, its row may be forgotten before it is told.
-  Memory::Spot fold(Range one, const Memory::Spot& around, FoldedTree* into_it,
-                    bool more_may_come) {
-    if (more_may_come) one.row = -1;
-    const int64_t children_ns =
-        into_it == nullptr ? 0 : into_it->children_ns;  // of those that came earlier
-    const int64_t self_ns =
-        (one.flags & kOverlapping) != 0 ? 0 : wrapped_difference(one.duration_ns, children_ns);
-    Path* path = paths_.fold(*around.tree, around.path, one, self_ns);
-    if (into_it != nullptr) paths_.merge(*around.tree, path, *into_it);
-    return {around.tree, path, kNoNode};
-  }
-
-  // What a range that lies in none of the others is folded into.
-  FoldedTree& holder(uint32_t above, const Range& one, bool parents_may_come) {
-    return above == Comparison::kNotHere && parents_may_come ? awaited_[one.parent] : folded_;
-  }
-
-  void keep_held() {
-    size_t next = 0, from = 0;
-    for (const uint32_t place : memory_.comparison.kept()) {
-      const Kept kept = memory_.kept[from++];
-      if (is_joined(place)) continue;
-      held_[next] = held_[place], memory_.kept[next++] = kept;
-    }
-    held_.resize(next), memory_.kept.resize(next);
+    candidates_.resize(next);
     waiting_ = 0;
-    kept_.swap(memory_.kept);
+    selected_.swap(memory_.selected);
   }
-
-  // What belongs to ranges that haven't come lies directly in the unit.
-  void settle() {
-    for (auto& [event_id, tree] : awaited_) paths_.merge(folded_, nullptr, tree);
-  }
-
-  void forget_told() {
-    paths_.clear(), folded_.root = nullptr;
-    for (auto& [event_id, tree] : awaited_) tree.root = nullptr;
-    held_.clear(), kept_.clear();
-    waiting_ = 0;
-  }
-
-  static constexpr uint32_t kNoNode = UINT32_MAX;
 
   Memory& memory_;
-  const Limits limits_;
-  int64_t least_told_ns_ = 0;
+  const Limits& limits_;
+  int64_t min_span_ns_ = 0;
   int64_t waiting_ = 0;  // how many were not compared yet
-  Paths paths_;
-  FoldedTree folded_;
-  Ranges held_;  // as they came: those that were kept when ranges were compared last, and those
-                 // that wait
-  std::vector<Kept> kept_;  // of the first ones
-  Awaited awaited_;
+  FoldedRanges folded_;
+  // The ranges that were selected when ranges were compared last, and then those that wait, as they
+  // came.
+  Ranges candidates_;
+  std::vector<Selected> selected_;  // of the former
+  BackwardNodes nodes_;
+  std::vector<uint32_t> callers_;  // their names
+  std::vector<FoldedForward> forwards_;
 };
 
 }  // namespace recfn::stage

@@ -1,31 +1,33 @@
 """Chrome trace events from sealed batches, as bytes.
 
-The bytes are JSON in UTF-8, each event preceded by a comma and a newline. A range is a complete event (``"X"``); one that may
-end on another thread, or out of turn, is a pair of nestable async events (``"b"`` and ``"e"``), so that the slices of a thread
-never overlap; a mark and a change of memory are instants (``"i"``). Times are microseconds since ``base_ns`` with exactly three
-decimals.
+The bytes are JSON in UTF-8, each event preceded by a comma and a newline. A range is a complete
+event (``"X"``); one that may end on another thread, or out of turn, is a pair of nestable async
+events (``"b"`` and ``"e"``), so that the slices of a thread never overlap; a mark and a change of
+memory are instants (``"i"``). Times are microseconds since ``base_ns`` with exactly three decimals.
 
-Args say only what was recorded, each thing once. ``External id`` is RecordFunction's own id: what torch.profiler, its trace of
-execution (``rf_id``) and HolisticTraceAnalysis know an operator by; ``Event id`` is ours.
+Args say only what was recorded, each thing once. ``External id`` is RecordFunction's own id: what
+torch.profiler, its trace of execution (``rf_id``) and HolisticTraceAnalysis know an operator by;
+``Event id`` is ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from otel_recfn.batches.number_sets import distinct
+from otel_recfn.batches.number_sets import distinct, equals
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.events import RowKind
-from otel_recfn.sinks.chrome.automatic_steps import StepSlice
-from otel_recfn.sinks.chrome.span_slices import SpanSlice
+from otel_recfn.model.events import PROFILER_STEP, RowKind
+from otel_recfn.sinks.chrome.heard_spans import SpanSlice
 from otel_recfn.support.texts import json_value
 
 
 def trace_tid(track: Track) -> int:
-    """The ``tid`` of a thread in a trace: the operating system's id, or the recorder's number if there is none."""
+    """The ``tid`` of a thread in a trace: the operating system's id, or the recorder's number if
+    there is none.
+    """
     return track.native_id or track.number
 
 
@@ -42,22 +44,40 @@ def encode_spans(slices: Sequence[SpanSlice], pid: int, base_ns: int) -> bytes:
     return "".join(chunks).encode()
 
 
-def encode_steps(steps: Sequence[StepSlice], pid: int, base_ns: int) -> bytes:
-    """The bytes of slices of training steps, as torch.profiler's."""
-    return "".join(
-        [_annotation(each, {"recfn.step.number": each.number}, pid, base_ns) for each in steps]
-    ).encode()
+class StepSlice(NamedTuple):
+    """A training step as a slice, with the name that torch.profiler gives its steps."""
+
+    name: str
+    track: Track
+    start_ns: int
+    end_ns: int
+
+
+def encode_steps(batch: Batch, pid: int, base_ns: int) -> bytes:
+    """The bytes of slices of the training steps that are over with a batch, unless they have
+    one.
+    """
+    chunks = []
+    for step in batch.steps:
+        if step.is_marked:
+            continue
+        each = StepSlice(
+            f"{PROFILER_STEP}{step.number}", batch.tracks[step.thread], step.start_ns, step.end_ns
+        )
+        chunks.append(_annotation(each, {"recfn.step.number": step.number}, pid, base_ns))
+    return "".join(chunks).encode()
 
 
 def _annotation(
     each: SpanSlice | StepSlice, args: dict[str, Any], pid: int, base_ns: int, async_id: str = ""
 ) -> str:
     """A slice; with an id, an asynchronous event."""
-    start, duration = (
-        microseconds(each.start_ns - base_ns),
-        microseconds(each.end_ns - each.start_ns),
+    start = microseconds(each.start_ns - base_ns)
+    duration = microseconds(each.end_ns - each.start_ns)
+    common = (
+        f'"pid":{pid},"tid":{trace_tid(each.track)},'
+        f'"cat":"user_annotation","name":{json_value(each.name)}'
     )
-    common = f'"pid":{pid},"tid":{trace_tid(each.track)},"cat":"user_annotation","name":{json_value(each.name)}'
     if not async_id:
         return f',\n{{"ph":"X",{common},"ts":{start},"dur":{duration},"args":{json_value(args)}}}'
     common += f',"id2":{{"local":{json_value(async_id)}}}'
@@ -67,22 +87,24 @@ def _annotation(
 
 def microseconds(nanoseconds: int) -> str:
     """A time as a number with exactly three decimals."""
-    whole, rest = divmod(abs(nanoseconds), 1000)
-    return f"{'-' if nanoseconds < 0 else ''}{whole}.{rest:03}"
+    whole, remainder = divmod(abs(nanoseconds), 1000)
+    return f"{'-' if nanoseconds < 0 else ''}{whole}.{remainder:03}"
 
 
 def encode_memory(batch: Batch, totals: dict[str, int], pid: int, base_ns: int) -> bytes:
-    """The bytes of counter tracks of memory, one a device: what was allocated and not freed since the trace began.
+    """The bytes of counter tracks of memory, one a device: what was allocated and not freed since
+    the trace began.
 
     ``totals`` are bytes by device, which the batch is added to.
     """
-    rows = np.flatnonzero(batch.kind == RowKind.MEMORY)
+    rows = np.flatnonzero(equals(batch.kind, RowKind.MEMORY))
     if not len(rows):
         return b""
     events = []
     rows = rows[np.argsort(batch.start_ns[rows], kind="stable")]
     for index in distinct(batch.device[rows]).tolist():
-        own, device = rows[batch.device[rows] == index], batch.names[index]
+        own = rows[batch.device[rows] == index]
+        device = batch.names[index]
         sums = totals.get(device, 0) + np.cumsum(batch.nbytes[own])
         totals[device] = int(sums[-1])
         head = f'"ph":"C","pid":{pid},"name":{json_value(f"memory {device}")}'

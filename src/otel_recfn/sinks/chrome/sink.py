@@ -1,18 +1,21 @@
-"""The sink of a Chrome trace: a bounded queue, and a thread that writes, so that nobody else waits for a disk.
+"""The sink of a Chrome trace: a bounded queue, and a thread that writes, so that nobody else waits
+for a disk.
 
     write() ──► queue ──► file thread ──► TraceWriter
 
-What doesn't fit the queue is dropped, the oldest first, and counted. ``flush`` and ``close`` return when their time is up,
-whatever the disk does.
+The thread wakes up each second, since someone may have deleted the file.
 
-    rows that came = written + dropped.queue_full + dropped.error + dropped.shutdown + those that wait
+What doesn't fit the queue is dropped, the oldest first, and counted. ``flush`` and ``close`` return
+when their time is up, whatever the disk does.
+
+    rows that came = written + dropped.queue_full + dropped.error + dropped.shutdown + those that
+    wait
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
@@ -22,25 +25,44 @@ from otel_recfn.sinks.chrome.writer import TraceWriter
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.forks import OwnThread, at_work
+from otel_recfn.support.logs import log
 
-log = logging.getLogger("otel_recfn")
-
-ROWS_OF_A_BATCH = 64
+BATCH_ROWS = 64
 """The size of a batch beside its rows, in rows."""
+CHECK_SECONDS = 1.0
+"""The longest time after which it is noticed that the file was deleted or overwritten."""
 CLOSE_SHARE = 0.5
-"""The share of the time for the end that the file gets. The spans' backend has the rest if a disk hangs."""
+"""The share of the time for the end that the file gets.
+
+The spans' backend has the rest if a disk hangs.
+"""
 
 
 class ChromeTraceSink(Sink):
-    """A sink with a file behind a queue, where ``queue_bytes`` may wait. The ``writer`` is used by the file thread only."""
+    """A sink with a file behind a queue.
+
+    Args:
+        writer: used by the file thread only.
+        queue_bytes: how much may wait in the queue.
+        recorder_lost: counts the rows that came to no sink, which the file lacks, too.
+    """
 
     name = "chrome_trace"
 
-    def __init__(self, writer: TraceWriter, queue_bytes: int) -> None:
+    def __init__(
+        self,
+        writer: TraceWriter,
+        queue_bytes: int,
+        recorder_lost: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._writer, self._queue_bytes = writer, queue_bytes
+        self._recorder_lost = recorder_lost
+        self._lost_before = recorder_lost()
         self._queue: TaskQueue[Batch] = TaskQueue(max(1, queue_bytes // ROW_BYTES), _rows)
         self._received = self._dropped = self._written = self._unwritten = 0
-        """Counts of rows: that came, that didn't fit, that the writer took or counted, and for which there was no memory."""
+        """Counts of rows: that came, that didn't fit, that the writer took or counted, and for
+        which there was no memory.
+        """
         self._error: Exception | None = None
         """The error of the writer, which has ended the work."""
         self._raised_error = self._logged_memory = False
@@ -48,9 +70,8 @@ class ChromeTraceSink(Sink):
 
     def start(self) -> None:
         """Start the thread, which the first batch does otherwise."""
-        with contextlib.suppress(
-            RuntimeError
-        ):  # no thread can be started: the first batch tries again, and logs it
+        # No thread can be started: the first batch tries again, and logs it.
+        with contextlib.suppress(RuntimeError):
             self._thread.start()
 
     def write(self, batch: Batch) -> None:
@@ -60,22 +81,28 @@ class ChromeTraceSink(Sink):
             Exception: what the writer raised; the session closes a sink that raises.
         """
         self._raise_error()
-        if not (len(batch) or batch.opened or batch.long_open is not None):
+        if not (
+            len(batch) or batch.opened or batch.steps or batch.spans or batch.long_open is not None
+        ):
             return
         if self._thread.ident is None and self._queue.is_open:
             self._thread.start()
+        dropped = self._queue.put(batch)
         self._received += len(batch)
-        self._dropped += sum(map(len, self._queue.put(batch)))
+        self._dropped += sum(map(len, dropped))
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what is queued is written; False if the time wasn't enough."""
         if self._thread.is_current:
             return False
         flush = self._queue.put_flush(timeout_s) if self._thread.ident is not None else None
-        return flush.wait() if flush is not None else self._error is None and self._rows_left() == 0
+        if flush is not None:
+            return self._queue.wait_for(flush)
+        return self._error is None and self._remaining_rows() == 0
 
     def close(self, timeout_s: float) -> None:
-        """Finish the file, or stop waiting after half of the time and leave the daemon thread to its disk.
+        """Finish the file, or stop waiting after half of the time and leave the daemon thread to
+        its disk.
 
         Raises:
             Exception: as ``write``, unless that has raised it.
@@ -109,17 +136,20 @@ class ChromeTraceSink(Sink):
 
     def _do_next(self) -> None:
         try:
-            task = self._queue.next()
+            task = self._queue.next(CHECK_SECONDS)
             with at_work():
                 if isinstance(task, Flush):
                     task.do(lambda _timeout_s: True)
                 elif task is not None:
                     self._write(task)
+                else:
+                    self._writer.check()
         except NO_MEMORY:
             if not self._logged_memory:
                 self._logged_memory = True
                 log.exception(
-                    "there was no memory to write a Chrome trace; what it misses is counted as dropped"
+                    "there was no memory to write a Chrome trace; what it misses is counted as"
+                    " dropped"
                 )
 
     def _write(self, batch: Batch) -> None:
@@ -132,16 +162,15 @@ class ChromeTraceSink(Sink):
 
     def _close_writer(self) -> None:
         try:
-            self._writer.close(self._dropped + self._unwritten)
+            lost_before_it_came = self._recorder_lost() - self._lost_before
+            self._writer.close(self._dropped + self._unwritten + max(0, lost_before_it_came))
         except Exception as error:
             self._error = self._error or error
 
     def counters(self) -> Mapping[str, int]:
         """The counts of what couldn't be written, and of what never reached the writer."""
-        left, errors = (
-            0 if self._queue.is_open else self._rows_left(),
-            self._writer.failed + self._unwritten,
-        )
+        left = 0 if self._queue.is_open else self._remaining_rows()
+        errors = self._writer.failed + self._unwritten
         return {
             "dropped.queue_full": self._dropped,
             "dropped.shutdown": left if self._error is None else 0,
@@ -155,18 +184,16 @@ class ChromeTraceSink(Sink):
         """
         self._queue = TaskQueue(1, _rows)
         self._queue.end()
-        return ChromeTraceSink(self._writer.after_fork_in_child(), self._queue_bytes)
+        writer = self._writer.after_fork_in_child()
+        return ChromeTraceSink(writer, self._queue_bytes, self._recorder_lost)
 
-    def _rows_left(self) -> int:
+    def _remaining_rows(self) -> int:
         """The number of rows that the writer hasn't taken."""
         return max(0, self._received - self._dropped - self._unwritten - self._written)
 
 
 def _rows(batch: Batch) -> int:
     """The size of a batch in rows."""
-    return (
-        ROWS_OF_A_BATCH
-        + len(batch)
-        + len(batch.opened)
-        + (len(batch.long_open) if batch.long_open is not None else 0)
-    )
+    long_open = len(batch.long_open) if batch.long_open is not None else 0
+    open_calls = len(batch.open_calls.event_id) if batch.open_calls is not None else 0
+    return BATCH_ROWS + len(batch) + len(batch.opened) + long_open + open_calls + len(batch.spans)

@@ -1,12 +1,14 @@
-"""The instruments on one meter, for as long as the meter lives: the SDK forgets no instrument, and takes no second callback.
+"""The instruments on one meter, for as long as the meter lives: the SDK forgets no instrument, and
+takes no second callback.
 
     a reader collects ──► callback ──► sums of durations to every reader's histogram (SdkStreams)
                                    └─► counters as they are
 
-Sinks come and go (``attach``, ``detach``). What a sink leaves behind goes to the readers when one of them collects next, and
-its counters are kept, because those of a metric never go back.
+Sinks come and go (``attach``, ``detach``). What a sink leaves behind goes to the readers when one
+of them collects next, and its counters are kept, because those of a metric never go back.
 
-A callback's thread holds locks of the SDK's: it waits for no fork, but a fork for it, and during one it gives nothing.
+A callback's thread holds locks of the SDK's: it waits for no fork, but a fork for it, and during
+one it gives nothing.
 """
 
 from __future__ import annotations
@@ -31,9 +33,12 @@ from otel_recfn.sinks.metrics.sdk_streams import (
     SdkStreams,
 )
 from otel_recfn.sinks.metrics.sums import Series
-from otel_recfn.sinks.spans.provider import SCHEMA_URL, SCOPE_NAME
+from otel_recfn.sinks.spans.provider import SCHEMA_URL
 from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.forks import ForkSafeLock, Order, around_forks, at_work_unless_forking
+from otel_recfn.support.interruptions import raised_by_signal_handler
+from otel_recfn.support.logs import GuardedLog
+from otel_recfn.support.span_log import SCOPE_NAME
 from otel_recfn.version import __version__
 
 DURATION = "recfn.operation.duration"
@@ -63,7 +68,7 @@ BOUNDS = (
 
 _PROXY: Any = getattr(getattr(metrics, "_internal", None), "_ProxyMeterProvider", NoOpMeterProvider)
 """The placeholder for the global provider until it is set."""
-_log = logging.getLogger(__name__)
+_log = GuardedLog(logging.getLogger(__name__), {})
 
 Values = dict[tuple[str, str], int]
 """Values by instrument and attribute value."""
@@ -103,8 +108,8 @@ QUEUE = Counter("recfn.queue.size", "What exporters haven't taken yet.", "recfn.
 class _CaptureCounters:
     """The counters of a capture, which never go back.
 
-    Counters of the SDK must never go back. Those of a capture begin anew with it, and some are sums of counts that are read one
-    after the other; so the values that were read are kept.
+    Counters of the SDK must never go back. Those of a capture begin anew with it, and some are sums
+    of counts that are read one after the other; so the values that were read are kept.
     """
 
     def __init__(self, report: Callable[[], Report]) -> None:
@@ -128,7 +133,7 @@ def _values(report: Report, *instruments: Counter) -> Values:
 
 
 class Instruments:
-    """The instruments of a meter, of the SDK's or another one, made once by ``instruments_of``."""
+    """The instruments of a meter, of the SDK's or another one, made once by ``get_instruments``."""
 
     def __init__(self, meter: Meter) -> None:
         self._lock = ForkSafeLock()
@@ -152,7 +157,10 @@ class Instruments:
         around_forks(Order.RECORDER, in_child=self.after_fork_in_child)
 
     def streams(self) -> SdkStreams | None:
-        """The streams that take durations now; None if nobody takes them. Not to be called from a callback."""
+        """The streams that take durations now; None if nobody takes them.
+
+        Not to be called from a callback.
+        """
         try:
             if not self._changed and (self._streams is None or not self._streams.are_current):
                 self._streams = SdkStreams(self._histogram)
@@ -213,15 +221,18 @@ class Instruments:
                 "otel-recfn: there was no memory to hand on durations; the histogram %s lacks some",
                 DURATION,
             )
-        except Exception as error:  # it failed in the middle: which sums arrived can't be known
+        except BaseException as error:  # it failed in the middle: which sums arrived can't be known
+            if raised_by_signal_handler(error):
+                raise
             self._log_change(error)
 
-    def _log_change(self, error: Exception) -> None:
+    def _log_change(self, error: BaseException) -> None:
         self._streams = None
         if not self._changed:
             self._changed = True
             _log.warning(
-                "otel-recfn: the histogram %s is not one of the opentelemetry-sdk that we know (%s); it misses durations",
+                "otel-recfn: the histogram %s is not one of the opentelemetry-sdk that we know"
+                " (%s); it misses durations",
                 *(DURATION, error),
                 exc_info=not isinstance(error, ChangedSdkError),
             )
@@ -246,15 +257,19 @@ _known: WeakIdentityMap[weakref.ref[Instruments]] = WeakIdentityMap()
 """The instruments of each provider, which holds them by their callbacks."""
 
 
-def instruments_of(provider: metrics.MeterProvider) -> Instruments | None:
-    """The instruments on a meter of the provider's; None if it gives none: it isn't set yet, is disabled or raises."""
+def get_instruments(provider: metrics.MeterProvider) -> Instruments | None:
+    """The instruments on a meter of the provider's; None if it gives none: it isn't set yet, is
+    disabled or raises.
+    """
     if isinstance(provider, (_PROXY, NoOpMeterProvider)):
         return None
     try:
         with _lock:
             known = _known.get(provider)
             return (known() if known is not None else None) or _make(provider)
-    except Exception:
+    except BaseException as error:
+        if raised_by_signal_handler(error):
+            raise
         _log.exception("otel-recfn: the meter provider raised; there are no metrics of operators")
         return None
 

@@ -1,24 +1,28 @@
 """The one place that knows the insides of the OpenTelemetry SDK's metrics.
 
-``Histogram.record`` takes some 10 us a value, where a range costs tens of nanoseconds. So sums are added to what the SDK keeps
-for a series (its aggregation) in bulk: one value goes the SDK's own way, which makes the aggregation, with the user's views,
-limits and temporality; the others are added to it. That is done while a reader collects, in a callback, when the SDK lets no
-other reader of the provider collect: no aggregation is taken away meanwhile. What is read here that the SDK doesn't promise:
+``Histogram.record`` takes some 10 us a value, where a range costs tens of nanoseconds. So sums are
+added to what the SDK keeps for a series (its aggregation) in bulk: one value goes the SDK's own
+way, which makes the aggregation, with the user's views, limits and temporality; the others are
+added to it. That is done while a reader collects, in a callback, when the SDK lets no other reader
+of the provider collect: no aggregation is taken away meanwhile. What is read here that the SDK
+doesn't promise:
 
     Histogram._measurement_consumer._reader_storages        what each reader keeps
     MetricReaderStorage._get_or_init_view_instrument_match  one for each view of the histogram
-    _ViewInstrumentMatch.consume_measurement, ._view._attribute_keys, ._aggregation, ._attributes_aggregation
+    _ViewInstrumentMatch.consume_measurement, ._view._attribute_keys, ._aggregation,
+        ._attributes_aggregation
     the fields of aggregations that hold values, and methods of exponential ones
     opentelemetry.sdk.metrics._internal.measurement.Measurement
 
-Without one of them no more durations are handed on. Nothing of the SDK is imported here: its histograms' owner did. These may
-be missing:
+Without one of them no more durations are handed on. Nothing of the SDK is imported here: its
+histograms' owner did. These may be missing:
 
     Histogram._is_enabled                                   without it: enabled
     <histogram aggregation>._record_min_max                 without it: true
 
-An exponential histogram gets counts in buckets of one scale, ``POWER_SCALE``. It goes to that, or below it, until all fits into
-its own buckets: indices are those of finer buckets divided by powers of two, rounded down, so that counts stay exact.
+An exponential histogram gets counts in buckets of one scale, ``POWER_SCALE``. It goes to that, or
+below it, until all fits into its own buckets: indices are those of finer buckets divided by powers
+of two, rounded down, so that counts stay exact.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from otel_recfn.sinks.metrics.sums import (
     Numbers,
     Series,
     SumColumn,
-    least_above,
+    min_above,
 )
 
 Attributes = Mapping[str, str | bool]
@@ -45,7 +49,8 @@ OVERFLOW_ATTRIBUTES: Attributes = {"otel.metric.overflow": True}
 
 POWER_SCALE = 4
 """The scale of exponential histograms: 16 buckets for each doubling, each 4.4 % wide."""
-_LOWEST_POWER, _HIGHEST_POWER = -30 << POWER_SCALE, 33 << POWER_SCALE
+_LOWEST_POWER = -30 << POWER_SCALE
+_HIGHEST_POWER = 33 << POWER_SCALE
 """The range of powers: from 1 ns, which is above 2**-30 s, to 272 years."""
 POWERS: Bounds = tuple(
     2.0 ** (power / (1 << POWER_SCALE)) for power in range(_LOWEST_POWER, _HIGHEST_POWER + 1)
@@ -85,7 +90,7 @@ class SdkStreams:
     """The streams of a histogram of the SDK at one moment: readers may be added later.
 
     Attributes:
-        least_ns: of each list of bounds that sums need buckets for, see ``DurationSums``.
+        min_ns: of each list of bounds that sums need buckets for, see ``DurationSums``.
 
     Raises:
         ChangedSdkError: its insides are others.
@@ -112,7 +117,7 @@ class SdkStreams:
         self._bounds = list(
             dict.fromkeys(stream.bounds for stream in self._streams if stream.bounds is not None)
         )
-        self.least_ns = [least_above(bounds) for bounds in self._bounds]
+        self.min_ns = [min_above(bounds) for bounds in self._bounds]
 
     @property
     def are_current(self) -> bool:
@@ -127,7 +132,9 @@ class SdkStreams:
         return bool(self._streams) and (not callable(is_enabled) or bool(is_enabled()))
 
     def add(self, sums: DurationSums, series: Mapping[int, Attributes]) -> None:
-        """Add the sums of series, whose attributes are given by number, to every reader's. Call it while the SDK collects.
+        """Add the sums of series, whose attributes are given by number, to every reader's.
+
+        Call it while the SDK collects.
 
         Raises:
             ChangedSdkError: an aggregation isn't where it should be.
@@ -138,7 +145,8 @@ class SdkStreams:
     def _add_to(
         self, stream: _Stream, sums: DurationSums, series: Mapping[int, Attributes]
     ) -> None:
-        now, keys = time.time_ns(), stream.match._view._attribute_keys
+        now = time.time_ns()
+        keys = stream.match._view._attribute_keys
         for number, attributes in series.items():
             last = int(sums.series[number, SumColumn.LAST]) / SECOND_NS
             measured = self._measurement(last, now, self._histogram, Context(), dict(attributes))
@@ -152,53 +160,56 @@ class SdkStreams:
             if aggregation is None:
                 raise ChangedSdkError(f"no aggregation for {seen}")
             with aggregation._lock:
-                self._add_rest(stream, aggregation, sums, number)
+                self._add_difference(stream, aggregation, sums, number)
 
-    def _add_rest(self, stream: _Stream, aggregation: Any, sums: DurationSums, number: int) -> None:
-        """Add the rest of a series, whose last duration has gone the SDK's way. A last value keeps only that one."""
-        rest_s = (
+    def _add_difference(
+        self, stream: _Stream, aggregation: Any, sums: DurationSums, number: int
+    ) -> None:
+        """Add the rest of a series, whose last duration has gone the SDK's way.
+
+        A last value keeps only that one.
+        """
+        difference_s = (
             int(sums.series[number, SumColumn.TOTAL] - sums.series[number, SumColumn.LAST])
             / SECOND_NS
         )
         if stream.kind == _SUM:
-            aggregation._value += rest_s
+            aggregation._value += difference_s
         if stream.bounds is None:
             return
-        counts = self._rest_of_counts(stream.bounds, sums, number)
+        counts = self._count_difference(stream.bounds, sums, number)
         if stream.kind == _POWERS:
             _add_powers(aggregation, counts)
         else:
             aggregation._value = [
                 had + more for had, more in zip(aggregation._value, counts.tolist(), strict=True)
             ]
-        aggregation._sum += rest_s
+        aggregation._sum += difference_s
         if getattr(aggregation, "_record_min_max", True):
             aggregation._min = min(
-                aggregation._min, int(sums.series[number, SumColumn.LEAST]) / SECOND_NS
+                aggregation._min, int(sums.series[number, SumColumn.MINIMUM]) / SECOND_NS
             )
             aggregation._max = max(
-                aggregation._max, int(sums.series[number, SumColumn.MOST]) / SECOND_NS
+                aggregation._max, int(sums.series[number, SumColumn.MAXIMUM]) / SECOND_NS
             )
 
-    def _rest_of_counts(self, bounds: Bounds, sums: DurationSums, number: int) -> Numbers:
+    def _count_difference(self, bounds: Bounds, sums: DurationSums, number: int) -> Numbers:
         which = self._bounds.index(bounds)
         counts: Numbers = sums.buckets[which][number].copy()
         counts[
-            int(
-                sums.least_ns[which].searchsorted(sums.series[number, SumColumn.LAST], side="right")
-            )
+            int(sums.min_ns[which].searchsorted(sums.series[number, SumColumn.LAST], side="right"))
         ] -= 1
         return counts
 
 
 def _kind(match: Any) -> str:
-    of_sdk = type(match._aggregation)
+    sdk_class = type(match._aggregation)
     if (
-        of_sdk.__name__ not in (_EXPLICIT, _POWERS, _SUM, _LAST_VALUE, _DROP)
-        or of_sdk.__module__ != f"{_SDK}.aggregation"
+        sdk_class.__name__ not in (_EXPLICIT, _POWERS, _SUM, _LAST_VALUE, _DROP)
+        or sdk_class.__module__ != f"{_SDK}.aggregation"
     ):
-        raise ChangedSdkError(f"an unknown aggregation {of_sdk.__module__}.{of_sdk.__name__}")
-    return of_sdk.__name__
+        raise ChangedSdkError(f"an unknown aggregation {sdk_class.__module__}.{sdk_class.__name__}")
+    return sdk_class.__name__
 
 
 def _bounds(match: Any, kind: str) -> Bounds | None:
@@ -212,41 +223,49 @@ def _key(attributes: Mapping[str, object] | None) -> tuple[tuple[str, object], .
 
 
 def _add_powers(aggregation: Any, counts: Numbers) -> None:
-    """Add counts in the buckets of ``POWERS`` to an exponential histogram. Only 0 ns is below the first bound."""
+    """Add counts in the buckets of ``POWERS`` to an exponential histogram.
+
+    Only 0 ns is below the first bound.
+    """
     aggregation._count += int(counts.sum())
     aggregation._zero_count += int(counts[0])
     filled = counts[1:].nonzero()[0].tolist()
     if filled:
-        held = aggregation._value_positive
+        own_buckets = aggregation._value_positive
         ours = _buckets(
-            type(held), filled[0] + _LOWEST_POWER, counts[1 + filled[0] : 2 + filled[-1]].tolist()
+            type(own_buckets),
+            filled[0] + _LOWEST_POWER,
+            counts[1 + filled[0] : 2 + filled[-1]].tolist(),
         )
-        target = _common_scale(aggregation, held, ours)
+        target = _common_scale(aggregation, own_buckets, ours)
         aggregation._downscale(
-            aggregation._mapping.scale - target, held, aggregation._value_negative
+            aggregation._mapping.scale - target, own_buckets, aggregation._value_negative
         )
-        aggregation._mapping, aggregation._scale = aggregation._new_mapping(target), target
-        if not len(held):
-            held.index_start = held.index_end = held.index_base = ours.index_start >> (
-                POWER_SCALE - target
+        aggregation._mapping = aggregation._new_mapping(target)
+        aggregation._scale = target
+        if not len(own_buckets):
+            own_buckets.index_start = own_buckets.index_end = own_buckets.index_base = (
+                ours.index_start >> (POWER_SCALE - target)
             )
-        aggregation._merge(held, ours, POWER_SCALE, target, _NO_DELTA)
+        aggregation._merge(own_buckets, ours, POWER_SCALE, target, _NO_DELTA)
 
 
-def _buckets(of_sdk: type[Any], low: int, counts: list[int]) -> Any:
+def _buckets(sdk_class: type[Any], low: int, counts: list[int]) -> Any:
     """The buckets in the SDK's form."""
-    buckets = of_sdk()
+    buckets = sdk_class()
     buckets._counts = counts
     buckets.index_base = buckets.index_start = low
     buckets.index_end = low + len(counts) - 1
     return buckets
 
 
-def _common_scale(aggregation: Any, held: Any, ours: Any) -> int:
+def _common_scale(aggregation: Any, own_buckets: Any, ours: Any) -> int:
     """The largest scale, up to both, at which the buckets of both are few enough."""
     target: int = min(aggregation._mapping.scale, POWER_SCALE)
-    low, high = ours.index_start >> (POWER_SCALE - target), ours.index_end >> (POWER_SCALE - target)
-    if len(held):
+    low = ours.index_start >> (POWER_SCALE - target)
+    high = ours.index_end >> (POWER_SCALE - target)
+    if len(own_buckets):
         change = aggregation._mapping.scale - target
-        low, high = min(low, held.index_start >> change), max(high, held.index_end >> change)
+        low = min(low, own_buckets.index_start >> change)
+        high = max(high, own_buckets.index_end >> change)
     return target - int(aggregation._get_scale_change(low, high))

@@ -1,9 +1,11 @@
-"""Durations of ranges, summed up by scope and name, and counters, for the readers of a meter provider.
+"""Durations of ranges, summed up by scope and name, and counters, for the readers of a meter
+provider.
 
     write(batch) ──► sums (columns; 20 ns a row at most)             in the thread that drains
     a reader collects ──► Instruments.callback ──► take() ──► SDK    in the reader's
 
-Every range counts, whatever becomes of its span. No thread of ours calls the SDK, but to make the instruments.
+Every range counts, whatever becomes of its span. No thread of ours calls the SDK, but to make the
+instruments.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import MeterProvider
 
 from otel_recfn.model.batch import Batch
-from otel_recfn.sinks.metrics.instruments import Instruments, Report, instruments_of
+from otel_recfn.sinks.metrics.instruments import Instruments, Report, get_instruments
 from otel_recfn.sinks.metrics.sdk_streams import CollectedSums
 from otel_recfn.sinks.metrics.sums import DurationSums, SeriesTable
 from otel_recfn.sinks.protocol import Sink
@@ -22,7 +24,9 @@ from otel_recfn.support.forks import ForkSafeLock
 
 
 class MetricsSink(Sink):
-    """A sink that sums up durations, for the readers of the meter provider: None for the global one, also when set later."""
+    """A sink that sums up durations, for the readers of the meter provider: None for the global
+    one, also when set later.
+    """
 
     name = "metrics"
 
@@ -59,7 +63,7 @@ class MetricsSink(Sink):
             numbers = self._series.numbers_of(batch)
             if not self._untaken or self._untaken[-1].streams is not streams:
                 self._untaken.append(
-                    CollectedSums(streams, DurationSums(streams.least_ns), self._series.series)
+                    CollectedSums(streams, DurationSums(streams.min_ns), self._series.series)
                 )
             sums = self._untaken[-1].sums
             sums.make_room(len(self._series.series))
@@ -71,7 +75,7 @@ class MetricsSink(Sink):
             self._followed = provider
             if self._instruments is not None:
                 self._instruments.detach(self.take)
-            self._instruments = instruments_of(provider)
+            self._instruments = get_instruments(provider)
             if self._instruments is not None:
                 self._instruments.attach(self.take, self._report)
         return self._instruments

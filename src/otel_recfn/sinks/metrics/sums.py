@@ -1,8 +1,10 @@
-"""Sums of durations by series: exact counts and nanoseconds, and counts per bucket, which native code adds a batch to.
+"""Sums of durations by series: exact counts and nanoseconds, and counts per bucket, which native
+code adds a batch to.
 
-A series is what ranges of one scope and name are in, as many as there may be, and one for all others. Durations are whole
-nanoseconds here, and seconds, as floating point numbers, in the histograms of the SDK; both agree on the bucket of every
-duration, also of one that is as long as a bucket's bound.
+A series is what ranges of one scope and name are in, as many as there may be, and one for all
+others. Durations are whole nanoseconds here, and seconds, as floating point numbers, in the
+histograms of the SDK; both agree on the bucket of every duration, also of one that is as long as a
+bucket's bound.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn import _native
+from otel_recfn.batches.number_sets import equals
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import NUM_SCOPES, EventFlag, RowKind
-from otel_recfn.support.texts import text_of_utf8
+from otel_recfn.support.texts import utf8_text
 
 Numbers = NDArray[np.int64]
 Bounds: TypeAlias = "tuple[float, ...]"
@@ -32,8 +35,8 @@ OVERFLOW = 0
 MIN_CAPACITY = 64
 SECOND_NS = 1e9
 LONGEST_NS = (1 << 63) - 1
-_DONT_COUNT = np.uint32(EventFlag.PARTIAL | EventFlag.IN_COMPILATION)
-"""The flags of ranges that have no series: they are open, or operators that a compiler tries out."""
+_DONT_COUNT = np.uint32(EventFlag.IN_COMPILATION)
+"""The flag of ranges that have no series: operators that a compiler tries out."""
 FIELDS = 8
 """The number of columns, in 64 bytes."""
 
@@ -46,7 +49,9 @@ class Series(NamedTuple):
 
 
 class SeriesTable:
-    """The numbers of series, from 1, given to those of one batch in the order of their names in its table."""
+    """The numbers of series, from 1, given to those of one batch in the order of their names in
+    its table.
+    """
 
     def __init__(self, max_series: int = MAX_SERIES) -> None:
         self._max_series = max_series
@@ -58,13 +63,14 @@ class SeriesTable:
 
     def numbers_of(self, batch: Batch) -> Slots:
         """The series of each row; negative if it has none. New series get a number."""
-        slots, keys = self._slots_for(batch), batch.name.astype(np.int64) * NUM_SCOPES + batch.scope
-        counts = (batch.kind == RowKind.RANGE) & ((batch.flags & _DONT_COUNT) == 0)
+        slots = self._slots_for(batch)
+        keys = batch.name.astype(np.int64) * NUM_SCOPES + batch.scope.astype(np.int64)
+        counts = equals(batch.kind, RowKind.RANGE) & ((batch.flags & _DONT_COUNT) == 0)
         is_new = np.zeros(len(slots), np.bool_)
         is_new[keys[counts & (slots[keys] < 0)]] = True
         for key in np.flatnonzero(is_new).tolist():
             name, scope = divmod(key, NUM_SCOPES)
-            slots[key] = self._number(Series(scope, text_of_utf8(batch.names[name])))
+            slots[key] = self._number(Series(scope, utf8_text(batch.names[name])))
         numbers: Slots = np.where(counts, slots[keys], np.int32(-1))
         return numbers
 
@@ -95,27 +101,30 @@ class SumColumn(IntEnum):
 
     COUNT = 0
     TOTAL = 1
-    LEAST = 2
+    MINIMUM = 2
     """The shortest duration; without meaning where ``COUNT`` is 0."""
-    MOST = 3
+    MAXIMUM = 3
     LAST = 4
 
 
 class DurationSums:
-    """Arrays with a row for each series; rows behind the last one are empty. ``least_ns`` are those of ``least_above``."""
+    """Arrays with a row for each series; rows behind the last one are empty.
 
-    def __init__(self, least_ns: list[Numbers], capacity: int = MIN_CAPACITY) -> None:
-        self.least_ns = least_ns
+    ``min_ns`` are those of ``min_above``.
+    """
+
+    def __init__(self, min_ns: list[Numbers], capacity: int = MIN_CAPACITY) -> None:
+        self.min_ns = min_ns
         self.series: Numbers = np.zeros((capacity, FIELDS), np.int64)
         self.buckets: list[Numbers] = [
-            np.zeros((capacity, len(least) + 1), np.int64) for least in least_ns
+            np.zeros((capacity, len(least) + 1), np.int64) for least in min_ns
         ]
 
     def make_room(self, series: int) -> None:
         """Make room for so many series."""
         capacity = len(self.series)
         if series > capacity:
-            more = DurationSums(self.least_ns, max(series, 2 * capacity))
+            more = DurationSums(self.min_ns, max(series, 2 * capacity))
             for old, new in zip(
                 (self.series, *self.buckets), (more.series, *more.buckets), strict=True
             ):
@@ -125,7 +134,7 @@ class DurationSums:
     def add(self, batch: Batch, numbers: Slots) -> None:
         """Add a batch, whose rows are of these series, all of which have room."""
         _native.add_durations(
-            batch, numbers, self.series, list(zip(self.least_ns, self.buckets, strict=True))
+            batch, numbers, self.series, list(zip(self.min_ns, self.buckets, strict=True))
         )
 
     def filled(self) -> list[int]:
@@ -134,20 +143,21 @@ class DurationSums:
         return found
 
 
-def least_above(bounds: Iterable[float]) -> Numbers:
-    """The shortest duration above each bound: the least whole number of nanoseconds that is more than so many seconds, both as
-    floating point numbers."""
-    return np.array([_least_above(bound) for bound in bounds], np.int64)
+def min_above(bounds: Iterable[float]) -> Numbers:
+    """The shortest duration above each bound: the least whole number of nanoseconds that is more
+    than so many seconds, both as floating point numbers.
+    """
+    return np.array([_min_above(bound) for bound in bounds], np.int64)
 
 
-def _least_above(bound: float) -> int:
+def _min_above(bound: float) -> int:
     if bound < 0:
         return 0
     near = int(min(bound * SECOND_NS, float(LONGEST_NS)))
-    slack = 2 + 4 * int(
-        nextafter(float(near), float("inf")) - float(near)
-    )  # a product and a division may be off by this much
-    low, high = max(0, near - slack), min(near + slack, LONGEST_NS)
+    # A product and a division may be off by this much.
+    slack = 2 + 4 * int(nextafter(float(near), float("inf")) - float(near))
+    low = max(0, near - slack)
+    high = min(near + slack, LONGEST_NS)
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if middle / SECOND_NS > bound else (middle + 1, high)

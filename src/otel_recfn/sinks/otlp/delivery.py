@@ -1,9 +1,9 @@
 """The delivery of encoded spans: filled into requests, which are queued and sent to the server.
 
-    send ──► a request that is filled ──► queue ──► sending thread, two of them ──► taken, or refused: counted
-                                            │             ▲    │
-                                            ▼             └────┘ the same bytes again, after a pause
-                                  full: the oldest go
+    send ──► a request is filled ──► queue ──► sending threads: two ──► taken or refused: counted
+                                       │             ▲    │
+                                       ▼             └────┘ the same bytes again, after a pause
+                             full: the oldest go
 
     spans = exported + failed + dropped.queue_full + dropped.shutdown + those that wait
 
@@ -27,7 +27,14 @@ from opentelemetry.trace import TracerProvider
 from otel_recfn import _native
 from otel_recfn.errors import SettingError
 from otel_recfn.sinks.gzip_stream import GZIP_BITS, deflate
-from otel_recfn.sinks.otlp.encoding import OtlpMapper, Request, RequestBuilder, encoded, with_launch
+from otel_recfn.sinks.otlp.encoding import (
+    EncodedSpans,
+    OtlpMapper,
+    Request,
+    RequestBuilder,
+    encoded,
+    with_launch,
+)
 from otel_recfn.sinks.otlp.transports import (
     Outcome,
     Transport,
@@ -35,13 +42,21 @@ from otel_recfn.sinks.otlp.transports import (
     Verdict,
     transport_for,
 )
+from otel_recfn.sinks.protocol import NO_MEMORY
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.forks import OwnThread, at_work, resting
-from otel_recfn.support.texts import safe_request_error, safe_text, secrets_from_environment
+from otel_recfn.support.interruptions import ignoring_errors
+from otel_recfn.support.logs import GuardedLog
+from otel_recfn.support.texts import (
+    safe_repr,
+    safe_request_error,
+    safe_text,
+    secrets_from_environment,
+)
 
-_logger = logging.getLogger(__name__)
+_logger = GuardedLog(logging.getLogger(__name__), {})
 
 LINGER_S = 1.0
 """The seconds that spans wait for a request to be full."""
@@ -62,9 +77,13 @@ _chance = random.SystemRandom().random
 
 
 class OtlpDelivery:
-    """The OTLP delivery of one sink in one process. ``request_bytes`` is the size of a request before it is compressed."""
+    """The OTLP delivery of one sink in one process.
+
+    ``request_bytes`` is the size of a request before it is compressed.
+    """
 
     chunk_size = 1 << 15
+    needs_processors = False
 
     def __init__(
         self,
@@ -80,11 +99,14 @@ class OtlpDelivery:
             queue_bytes,
         )
         self._sender = RequestSender(transport, queue_bytes)
-        self._of: SpanTarget | None = None
+        self._target: SpanTarget | None = None
         """The target whose spans these are."""
         self._resource: Any = None
         self._builder: RequestBuilder | None = None
-        self._spans = 0
+        self._spans = self._unsendable = 0
+        """Counts of spans: all, and those with which something was raised before they were in a
+        request.
+        """
         self._ended = False
 
     def mapper(self, target: SpanTarget) -> SpanMapper:
@@ -93,13 +115,12 @@ class OtlpDelivery:
 
     def use(self, target: SpanTarget) -> None:
         """Take spans of this target, and of the resource that it has now, from here on."""
-        if target is self._of and target.resource is self._resource:
+        if target is self._target and target.resource is self._resource:
             return
         self._seal()
-        self._of, self._resource = target, target.resource
-        self._builder = RequestBuilder(
-            with_launch(target.resource), target.scope, self._request_bytes
-        )
+        resource = target.resource
+        self._builder = RequestBuilder(with_launch(resource), target.scope, self._request_bytes)
+        self._target, self._resource = target, resource
 
     def send(self, spans: Sequence[Any]) -> None:
         """Put spans into requests, and queue the requests that are full or old.
@@ -110,13 +131,18 @@ class OtlpDelivery:
             with resting():
                 self._sender.queue.wait_for_room(ROOM_SECONDS)
         self._spans += len(spans)
-        rest = encoded(spans)
-        while len(rest) and self._builder is not None:
-            rest = self._builder.add(rest)
-            if len(rest):
+        remaining: Sequence[Any] | EncodedSpans = spans
+        try:
+            remaining = encoded(spans)
+            while len(remaining) and self._builder is not None:
+                remaining = self._builder.add(remaining)
+                if len(remaining):
+                    self._seal()
+            if self._builder is not None and self._builder.age() >= LINGER_S:
                 self._seal()
-        if self._builder is not None and self._builder.age() >= LINGER_S:
-            self._seal()
+        except BaseException:  # there is no memory, say
+            self._unsendable += len(remaining)
+            raise
 
     def flush(self, timeout_s: float) -> bool:
         """Send everything now; False if that isn't done in time."""
@@ -125,7 +151,9 @@ class OtlpDelivery:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the server has failed several times in a row, after which waiting for it is of no use."""
+        """Whether the server has failed several times in a row, after which waiting for it is of
+        no use.
+        """
         return self._sender.failures >= FAILURES
 
     def remove(self, process_ends: bool) -> None:
@@ -145,7 +173,7 @@ class OtlpDelivery:
         sender = self._sender
         counted = {
             "exported": sender.exported,
-            "failed": sender.failed,
+            "failed": sender.failed + self._unsendable,
             "dropped.queue_full": sender.queue_full,
         }
         return {
@@ -169,7 +197,8 @@ class OtlpDelivery:
 def otlp_delivery(
     exporter: Any, request_bytes: int, queue_bytes: int, provider: TracerProvider | None = None
 ) -> OtlpDelivery | None:
-    """The delivery for a value of the setting; None for the provider's processors, also if an exporter is unreadable.
+    """The delivery for a value of the setting; None for the provider's processors, also if an
+    exporter is unreadable.
 
     Raises:
         SettingError: it can't be had as it was asked for.
@@ -183,11 +212,10 @@ def otlp_delivery(
             "otel-recfn: span_exporter: %s; spans go through the provider's span processors", error
         )
         return None
-    except (
-        Exception
-    ) as error:  # an official exporter raises if the environment has what it doesn't know
+    # An official exporter raises if the environment has what it doesn't know.
+    except Exception as error:
         text = safe_text(error, secrets_from_environment())
-        raise SettingError(f"span_exporter={safe_text(repr(exporter))}: {text}") from None
+        raise SettingError(f"span_exporter={safe_repr(exporter)}: {text}") from None
 
 
 class RequestSender:
@@ -203,7 +231,9 @@ class RequestSender:
         ]
         self._changed = threading.Condition()
         self.failures = self._pauses = 0
-        """The attempts since the last one that was answered; the pauses since then, or since the last flush."""
+        """The attempts since the last one that was answered; the pauses since then, or since the
+        last flush.
+        """
         self._ended = False
         """Whether nothing more is sent."""
         self._logged: set[str] = set()
@@ -215,11 +245,14 @@ class RequestSender:
         """Add a request; the oldest ones are dropped if there is no room for it."""
         for thread in self._threads:
             if thread.ident is None:
-                with contextlib.suppress(
-                    RuntimeError
-                ):  # no thread can be started: the next request tries again
+                # No thread can be started: the next request tries again.
+                with contextlib.suppress(RuntimeError):
                     thread.start()
-        dropped = self.queue.put(request)
+        try:
+            dropped = self.queue.put(request)
+        except NO_MEMORY:
+            self._count(request, Outcome(Verdict.REFUSED))
+            raise
         if dropped:
             self.queue_full += sum(each.spans for each in dropped)
             self._log_once(
@@ -229,23 +262,20 @@ class RequestSender:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the server takes requests more slowly than they come: half of the queue is full."""
+        """Whether the server takes requests more slowly than they come: half of the queue is
+        full.
+        """
         return self.queue.is_filling and not self.failures
 
     def flush(self, timeout_s: float) -> bool:
-        """Send all that was put, now, unless the server asked for a pause; False if that isn't done in time."""
+        """Send all that was put, now, unless the server asked for a pause; False if that isn't
+        done in time.
+        """
         if all(thread.ident is None for thread in self._threads):
             return self.queue.is_empty
         flush = self.queue.put_flush(timeout_s)
         self._go_on(answered=False)
-        if flush is None:
-            return False
-        flushed = flush.wait()
-        if not flushed:
-            self.queue.forget(
-                flush
-            )  # else flushes for a server that is down for long would pile up
-        return flushed
+        return flush is not None and self.queue.wait_for(flush)
 
     def end(self, timeout_s: float) -> None:
         """Send no more. Attempts under way are waited for so long."""
@@ -267,18 +297,19 @@ class RequestSender:
                         task.do(lambda _timeout_s: True)
                     elif task is not None:
                         self._deliver(task)
-                except (
-                    Exception,
-                    SystemExit,
-                ) as error:  # an adapter of the program's may raise, or memory runs out
-                    self._log_once(
-                        "raised",
-                        f"sending raised {safe_request_error(error, self._transport.hidden)}",
-                    )
+                # An adapter of the program's may raise, or memory runs out.
+                except BaseException as error:
+                    with ignoring_errors():  # there may be no memory for it
+                        self._log_once(
+                            "raised",
+                            f"sending raised {safe_request_error(error, self._transport.hidden)}",
+                        )
                     time.sleep(PAUSE_AFTER_ERROR_S)
 
     def _deliver(self, request: Request) -> None:
-        """Send a request until the server answers, and count the result; an error counts as refused."""
+        """Send a request until the server answers, and count the result; an error counts as
+        refused.
+        """
         outcome = Outcome(Verdict.REFUSED)
         try:
             with at_work():
@@ -298,28 +329,33 @@ class RequestSender:
             self._count(request, outcome)
 
     def _pause(self, asked_s: float | None) -> None:
-        """Wait as long as the server asks; else ever longer, but only until the next answer or flush."""
+        """Wait as long as the server asks; else ever longer, but only until the next answer or
+        flush.
+        """
         with self._changed:
-            self.failures, self._pauses = self.failures + 1, self._pauses + 1
+            self.failures += 1
+            self._pauses += 1
             seconds = pause_s(self._pauses) if asked_s is None else asked_s
             self._changed.wait_for(
                 lambda: self._ended or (asked_s is None and not self._pauses), seconds
             )
 
     def _go_on(self, *, answered: bool) -> None:
-        """End the pauses after failures, which a flush doesn't forget: at the end nobody waits for a server that is down."""
+        """End the pauses after failures, which a flush doesn't forget: at the end nobody waits
+        for a server that is down.
+        """
         with self._changed:
-            self.failures, self._pauses = 0 if answered else self.failures, 0
+            if answered:
+                self.failures = 0
+            self._pauses = 0
             self._changed.notify_all()
 
     def _count(self, request: Request, outcome: Outcome) -> None:
         if outcome.verdict is Verdict.AGAIN:
             return
-        failed = (
-            request.spans
-            if outcome.verdict is Verdict.REFUSED
-            else min(outcome.rejected, request.spans)
-        )
+        failed = min(outcome.rejected, request.spans)
+        if outcome.verdict is Verdict.REFUSED:
+            failed = request.spans
         with self._changed:
             self.failed += failed
             self.exported += request.spans - failed
@@ -349,7 +385,9 @@ class RequestSender:
 
 
 def pause_s(pauses: int) -> float:
-    """Seconds before a request is sent again: ever longer, and by chance, so that not all clients come back at once."""
+    """Seconds before a request is sent again: ever longer, and by chance, so that not all
+    clients come back at once.
+    """
     longest_s = min(FIRST_PAUSE_S * FACTOR ** min(pauses - 1, 50), LONGEST_PAUSE_S)
     return longest_s * (1 - JITTER + 2 * JITTER * _chance())
 

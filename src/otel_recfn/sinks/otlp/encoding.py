@@ -1,4 +1,6 @@
-"""Spans as bytes, and as requests. The native encoder makes them from plans; the official one the few others, and shared parts.
+"""Spans as bytes, and as requests.
+
+The native encoder makes them from plans; the official one the few others, and shared parts.
 
     plan ──► native/otlp ◄── what spans share ◄────────────┐
                  │                                         official encoder
@@ -6,10 +8,11 @@
             EncodedSpans ◄── roots, sums, hooked, cut ◄────┘
                  │
                  ▼
-    ExportTraceServiceRequest { ResourceSpans { resource, ScopeSpans { scope, span, span, ..., schema }, schema } }
+    ExportTraceServiceRequest { ResourceSpans { resource, ScopeSpans { scope, span, span, ...,
+    schema }, schema } }
 
-A request has at most so many bytes before compression, because servers refuse larger ones; a span is never cut, so that one
-which is larger by itself is a request of its own.
+A request has at most so many bytes before compression, because servers refuse larger ones; a span
+is never cut, so that one which is larger by itself is a request of its own.
 """
 
 from __future__ import annotations
@@ -40,26 +43,24 @@ from otel_recfn.sinks.spans.mapping import (
     SpanMapper,
     base_attributes,
     code_attributes,
-    exception_attributes,
-    stacktrace_attributes,
     text_attributes,
 )
 from otel_recfn.sinks.spans.provider import AttributeValue
 from otel_recfn.support.processes import LOCAL_RANK, RANK, WORLD_SIZE, number_of
 from otel_recfn.support.span_ids import current_key
-from otel_recfn.support.texts import text_of_utf8
+from otel_recfn.support.texts import exception_attributes, stacktrace_attributes, utf8_text
 
 Attributes = Mapping[str, AttributeValue]
 SCOPES = 16
 """The factor that keeps scopes and threads apart in one number."""
-MAX_KEPT_TEXTS = 4096
+MAX_CACHED_TEXTS = 4096
 MESSAGES_AT_ONCE = 512
 NO_RESOURCE = Resource({})
 NUMBERS = {"recfn.rank": RANK, "recfn.local_rank": LOCAL_RANK, "recfn.world_size": WORLD_SIZE}
 """The environment variables of numbers, by attribute."""
 _RESOURCE_SPANS, _SCOPE_SPANS = b"\x0a", b"\x12"
 """The field headers of the two messages around spans: numbers 1 and 2, with a length."""
-_MOST_LENGTH = 10
+_MAX_LENGTH = 10
 """The most bytes of a length and the field's number before it, with room to spare."""
 
 
@@ -97,9 +98,9 @@ def span_with(resource: Resource = NO_RESOURCE, **parts: Any) -> ReadableSpan:
     )
 
 
-def attribute_fields(of_spans: Sequence[Attributes]) -> list[bytes]:
+def attribute_fields(span_attributes: Sequence[Attributes]) -> list[bytes]:
     """The attributes of each span as fields."""
-    messages = _messages([span_with(attributes=attributes) for attributes in of_spans])
+    messages = _messages([span_with(attributes=attributes) for attributes in span_attributes])
     return [Span(attributes=message.attributes).SerializeToString() for message in messages]
 
 
@@ -119,7 +120,9 @@ def _status_field(status: Status) -> bytes:
 
 
 class FragmentKind(IntEnum):
-    """The kinds of fragments that spans share, numbered as in ``native/otlp/otlp_fragments.hpp``; names need none."""
+    """The kinds of fragments that spans share, numbered as in
+    ``native/otlp/otlp_fragments.hpp``; names need none.
+    """
 
     CODE = 1
     EXCEPTION_EVENT = 2
@@ -134,11 +137,11 @@ class FragmentKind(IntEnum):
 TEXTS = [column for column in BY_SIZE if column.value is str]
 
 
-@lru_cache(MAX_KEPT_TEXTS)
-def _of_text(kind: int, raw: str) -> bytes:
+@lru_cache(MAX_CACHED_TEXTS)
+def _text_fields(kind: int, raw: str) -> bytes:
     if kind >= FragmentKind.FIRST_TEXT:
         return _span_fields(text_attributes(TEXTS[kind - FragmentKind.FIRST_TEXT], raw))
-    text = text_of_utf8(raw)
+    text = utf8_text(raw)
     if kind == FragmentKind.CODE:
         return _span_fields(code_attributes(text))
     if kind == FragmentKind.ERROR_TYPE:
@@ -150,46 +153,55 @@ def _of_text(kind: int, raw: str) -> bytes:
     return _status_field(Status(StatusCode.ERROR, text))
 
 
-@lru_cache(MAX_KEPT_TEXTS)
-def _of_thread(scope: int, thread: Track) -> bytes:
+@lru_cache(MAX_CACHED_TEXTS)
+def _thread_fields(scope: int, thread: Track) -> bytes:
     return _span_fields(base_attributes(scope, thread))
 
 
 class OtlpMapper(SpanMapper):
     """An encoder of spans for one target. Spans that its limits cut are made by the SDK first."""
 
-    def spans(
-        self, plan: SpanPlan, further: Mapping[int, Attributes] = NO_ATTRIBUTES
-    ) -> EncodedSpans:  # type: ignore[override]
+    def spans(  # type: ignore[override]
+        self, plan: SpanPlan, extra_attributes: Mapping[int, Attributes] = NO_ATTRIBUTES
+    ) -> EncodedSpans:
         if not self._limits.unbound:
-            return encoded(super().spans(plan, further))
-        plan = plan.named(further)
-        columns = (plan.row, plan.parent, plan.above, plan.linked_id, plan.linked_above)
-        above = [_above(span) for span in plan.spans_above]
-        rows = [row for row in plan.row.tolist() if row in further] if further else []
-        fields_by_row = dict(
-            zip(rows, attribute_fields([further[row] for row in rows]), strict=True)
+            return encoded(super().spans(plan, extra_attributes))
+        plan = plan.named(extra_attributes)
+        parents = [_parent_fields(span) for span in plan.parent_spans]
+        rows = (
+            [row for row in plan.row.tolist() if row in extra_attributes]
+            if extra_attributes
+            else []
         )
-        fragments = partial(self._fragment, plan.batch)
+        fields_by_row = dict(
+            zip(rows, attribute_fields([extra_attributes[row] for row in rows]), strict=True)
+        )
         made: Any = _native.encode_otlp_spans(
-            plan.batch, columns, above, current_key(), fragments, fields_by_row
+            plan,
+            parent_span=parents,
+            key=current_key(),
+            fragment=partial(self._fragment, plan.batch),
+            extra_fields=fields_by_row,
         )
         data, ends = made
         return EncodedSpans(memoryview(data), np.frombuffer(ends, np.int64))
 
     def _fragment(self, batch: Batch, kind: int, index: int) -> bytes:
-        """The bytes that spans share: the native encoder asks for each once in a call, and copies it from then on.
+        """The bytes that spans share: the native encoder asks for each once in a call, and copies
+        it from then on.
 
         ``index`` is that of a name, or of a scope in a thread.
         """
         if kind != FragmentKind.SCOPE_AND_THREAD:
-            return _of_text(kind, batch.names[index])
+            return _text_fields(kind, batch.names[index])
         number, scope = divmod(index, SCOPES)
-        return _of_thread(scope, batch.tracks[number])
+        return _thread_fields(scope, batch.tracks[number])
 
 
-def _above(span: SpanContext) -> tuple[bytes, bytes, int]:
-    """The part of the span above that spans below it have: the trace's id and state, and its id as their parent's."""
+def _parent_fields(span: SpanContext) -> tuple[bytes, bytes, int]:
+    """The part of the span above that spans below it have: the trace's id and state, and its id
+    as their parent's.
+    """
     state = span.trace_state.to_header() if span.trace_state else ""
     return (
         span.trace_id.to_bytes(16, "big"),
@@ -199,7 +211,9 @@ def _above(span: SpanContext) -> tuple[bytes, bytes, int]:
 
 
 def with_launch(resource: Resource) -> Resource:
-    """The resource with what a launcher (torchrun, SLURM) says of this process, unless the resource says it."""
+    """The resource with what a launcher (torchrun, SLURM) says of this process, unless the
+    resource says it.
+    """
     numbers = {
         name: number
         for name, variables in NUMBERS.items()
@@ -218,7 +232,7 @@ class Request(NamedTuple):
 class RequestBuilder:
     """A builder that fills one request after the other with spans of one resource and scope."""
 
-    def __init__(self, resource: Resource, scope: InstrumentationScope, most_bytes: int) -> None:
+    def __init__(self, resource: Resource, scope: InstrumentationScope, max_bytes: int) -> None:
         (of_resource,) = encode_spans(
             [span_with(resource, instrumentation_scope=scope)]
         ).resource_spans
@@ -227,8 +241,8 @@ class RequestBuilder:
         self._scope = ScopeSpans(scope=of_scope.scope).SerializeToString()
         self._after_spans = ScopeSpans(schema_url=of_scope.schema_url).SerializeToString()
         self._after_scope = ResourceSpans(schema_url=of_resource.schema_url).SerializeToString()
-        around = (self._resource, self._scope, self._after_spans, self._after_scope)
-        self._room = most_bytes - sum(map(len, around)) - 2 * _MOST_LENGTH
+        envelope = (self._resource, self._scope, self._after_spans, self._after_scope)
+        self._room = max_bytes - sum(map(len, envelope)) - 2 * _MAX_LENGTH
         self._parts: list[bytes | memoryview] = []
         self._size, self._since = 0, 0.0
         self.spans = 0
@@ -246,12 +260,13 @@ class RequestBuilder:
         )
         if not len(spans) or not fitting:
             return spans
-        at = int(spans.ends[:fitting][-1])
+        cut = int(spans.ends[:fitting][-1])
+        others = EncodedSpans(spans.data[cut:], spans.ends[fitting:] - cut)
         self._since = self._since if self.spans else time.monotonic()
-        self._parts.append(spans.data[:at])
-        self._size += at
-        self.spans += len(spans.ends[:fitting])
-        return EncodedSpans(spans.data[at:], spans.ends[fitting:] - at)
+        self._parts.append(spans.data[:cut])
+        self._size += cut
+        self.spans += len(spans) - len(others)
+        return others
 
     def take(self) -> Request:
         """The request, whose bytes are copied once; the next one is filled from now on."""
@@ -266,7 +281,9 @@ class RequestBuilder:
 
 
 def _varint(length: int) -> bytes:
-    """A number with seven bits a byte, the lowest first; all but the last byte have the eighth bit."""
+    """A number with seven bits a byte, the lowest first; all but the last byte have the eighth
+    bit.
+    """
     encoded = bytearray()
     while length > 0x7F:
         encoded.append(length & 0x7F | 0x80)

@@ -1,8 +1,10 @@
-"""The transports over HTTP and gRPC: one attempt to send a request, and its outcome by OTLP's rules for retries.
+"""The transports over HTTP and gRPC: one attempt to send a request, and its outcome by OTLP's rules
+for retries.
 
-TLS, proxies, compression over gRPC and connections are the business of ``requests`` and grpcio. Where to, and how, is what an
-official exporter was configured with. This is the one place that knows their insides; what is read that they don't promise is
-pinned by ``test_either_way.py``, and where it is missing there is no way around the processors:
+TLS, proxies, compression over gRPC and connections are the business of ``requests`` and grpcio.
+Where to, and how, is what an official exporter was configured with. This is the one place that
+knows their insides; what is read that they don't promise is pinned by ``test_either_way.py``, and
+where it is missing there is no way around the processors:
 
     HTTP   _endpoint, _compression; _client._headers, ._timeout, ._transport._session
            (before there was a _client: _headers, _timeout, _session)
@@ -11,7 +13,8 @@ pinned by ``test_either_way.py``, and where it is missing there is no way around
 
 from __future__ import annotations
 
-import encodings.idna  # noqa: F401  requests would import it in the thread that sends, as well as netrc
+# Of these two, which requests would import in the thread that sends.
+import encodings.idna  # noqa: F401
 import netrc  # noqa: F401
 import os
 import threading
@@ -43,20 +46,27 @@ RETRYABLE_CODES = {
     "UNAVAILABLE",
     "DATA_LOSS",
 }
-RETRYABLE_IF_TOLD = "RESOURCE_EXHAUSTED"
-"""The code that is retried only if the server says when; else it is a quota that stays used up, or a too large message."""
+RETRYABLE_WITH_DELAY = "RESOURCE_EXHAUSTED"
+"""The code that is retried only if the server says when; else it is a quota that stays used up,
+or a too large message.
+"""
 DETAILS = "grpc-status-details-bin"
 RECONNECTS = (
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 5_000),
 )
-"""The channel's options for reconnecting; else it waits for minutes before it tries a server again."""
-MOST_ANSWER = 1 << 16
+"""The channel's options for reconnecting; else it waits for minutes before it tries a server
+again.
+"""
+MAX_ANSWER = 1 << 16
 """The most bytes of an answer that are read."""
-MOST_DELAY_S = 600.0
+MAX_DELAY_S = 600.0
 """The longest pause that a server may ask for."""
-TOO_LARGE = "where the request was too large, set export_request_bytes to what servers and proxies take (nginx: 1 MiB)"
+TOO_LARGE = (
+    "where the request was too large, set export_request_bytes to what servers and proxies take"
+    " (nginx: 1 MiB)"
+)
 
 
 class Verdict(Enum):
@@ -83,7 +93,8 @@ class Outcome(NamedTuple):
 
 
 class HttpTransport:
-    """A transport over HTTP to one endpoint, for several threads, by the official exporter's session of ``requests``.
+    """A transport over HTTP to one endpoint, for several threads, by the official exporter's
+    session of ``requests``.
 
     The session is closed in the end if it is ``owned``: nobody else uses it.
     """
@@ -94,11 +105,9 @@ class HttpTransport:
             client._transport._session if hasattr(client, "_transport") else exporter._session
         )
         self._owned = owned
-        self.endpoint, self.timeout_s, encoding = (
-            exporter._endpoint,
-            float(client._timeout),
-            exporter._compression.value,
-        )
+        self.endpoint = exporter._endpoint
+        self.timeout_s = float(client._timeout)
+        encoding = exporter._compression.value
         self.encoding: str = "" if encoding == "none" else encoding
         """The compression of bodies; empty for none."""
         headers = dict(client._headers)
@@ -113,17 +122,16 @@ class HttpTransport:
 
     def send(self, body: bytes) -> Outcome:
         try:
-            with (
-                self.session.post(
-                    self.endpoint,
-                    data=body,
-                    headers=self.headers,
-                    timeout=self.timeout_s,
-                    verify=self.session.verify,  # named here, else REQUESTS_CA_BUNDLE would win over the exporter's certificate
-                    allow_redirects=False,
-                    stream=True,
-                ) as response
-            ):
+            with self.session.post(
+                self.endpoint,
+                data=body,
+                headers=self.headers,
+                timeout=self.timeout_s,
+                # Named here, else REQUESTS_CA_BUNDLE would win over the exporter's certificate.
+                verify=self.session.verify,
+                allow_redirects=False,
+                stream=True,
+            ) as response:
                 return self._outcome(response, _content(response))
         except OSError as error:  # all errors of requests are OSErrors
             # a ValueError: an endpoint that is no URL, or an invalid header
@@ -165,14 +173,13 @@ class GrpcTransport:
 
     def __init__(self, exporter: Any) -> None:
         self._exporter = exporter
-        self.endpoint, self.timeout_s, self.compression = (
-            exporter._endpoint,
-            float(exporter._timeout),
-            exporter._compression,
-        )
+        self.endpoint = exporter._endpoint
+        self.timeout_s = float(exporter._timeout)
+        self.compression = exporter._compression
         self.credentials = None if exporter._insecure else exporter._credentials
         """The credentials; None for no TLS."""
-        self.options, self.metadata = tuple(exporter._channel_options), tuple(exporter._headers)
+        self.options = tuple(exporter._channel_options)
+        self.metadata = tuple(exporter._headers)
         self.hidden = secrets_of(self.endpoint, self.metadata)
         self.where = safe_text(self.endpoint, self.hidden)
         self._channel: Any = None
@@ -206,10 +213,10 @@ class GrpcTransport:
         code = error.code().name
         message = f"gRPC {code}: {safe_text(error.details(), self.hidden)}"
         delay_s = retry_info_s(dict(error.trailing_metadata() or ()).get(DETAILS, b""))
-        if code in RETRYABLE_CODES or (code == RETRYABLE_IF_TOLD and delay_s is not None):
+        if code in RETRYABLE_CODES or (code == RETRYABLE_WITH_DELAY and delay_s is not None):
             return Outcome(Verdict.AGAIN, message, delay_s=delay_s)
         return Outcome(
-            Verdict.REFUSED, f"{message}: {TOO_LARGE}" if code == RETRYABLE_IF_TOLD else message
+            Verdict.REFUSED, f"{message}: {TOO_LARGE}" if code == RETRYABLE_WITH_DELAY else message
         )
 
     def close(self) -> None:
@@ -228,11 +235,13 @@ class UnreadableExporterError(Exception):
 
 
 def transport_for(exporter: Any) -> Transport:
-    """The transport for a value of the setting ``span_exporter``: the name of a protocol, or an exporter."""
+    """The transport for a value of the setting ``span_exporter``: the name of a protocol, or an
+    exporter.
+    """
     if not isinstance(exporter, str):
-        return transport_of(exporter, owned=False)
+        return make_transport(exporter, owned=False)
     configured = made(_ASKED.get(exporter) or protocol_from_environment())
-    transport = transport_of(configured, owned=True)
+    transport = make_transport(configured, owned=True)
     if isinstance(transport, GrpcTransport):
         configured.shutdown()  # closes its channel, since ours has other bounds
     return transport
@@ -249,7 +258,8 @@ def protocol_from_environment() -> str:
     protocol = _IN_ENVIRONMENT.get(asked.strip())
     if protocol is None:
         raise ValueError(
-            f"the protocol {asked!r} is not there; set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL to grpc or http/protobuf"
+            f"the protocol {asked!r} is not there; set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL to grpc"
+            " or http/protobuf"
         )
     return protocol
 
@@ -279,7 +289,7 @@ def made(protocol: str) -> Any:
     return OverGrpc()
 
 
-def transport_of(exporter: Any, owned: bool) -> Transport:
+def make_transport(exporter: Any, owned: bool) -> Transport:
     """The transport that sends requests as the exporter would.
 
     Raises:
@@ -299,9 +309,11 @@ def transport_of(exporter: Any, owned: bool) -> Transport:
 
 
 def _content(response: Any) -> bytes:
-    """The beginning of an answer; nothing where it breaks off, because the status has said what counts."""
+    """The beginning of an answer; nothing where it breaks off, because the status has said what
+    counts.
+    """
     try:
-        content: bytes = response.raw.read(MOST_ANSWER, decode_content=True)
+        content: bytes = response.raw.read(MAX_ANSWER, decode_content=True)
     except Exception:
         return b""
     return content
@@ -340,4 +352,4 @@ def retry_after_s(header: str | None) -> float | None:
 
 
 def _limited_delay(delay_s: float) -> float:
-    return min(max(0.0, delay_s), MOST_DELAY_S)
+    return min(max(0.0, delay_s), MAX_DELAY_S)

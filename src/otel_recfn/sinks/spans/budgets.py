@@ -1,15 +1,22 @@
-"""The budgets of units: a unit is one span of the program's, or one root of ours, with the ranges below it.
+"""The budgets of units: a unit is one span of the program's, or one root of ours, with the ranges
+below it.
 
-    the first units of a name, and a part of one that goes on   up to span_budget, a fifth of what is free
-    one that failed, or took unusually long                     up to span_budget, a quarter of what is left
-    ordinary ones                                               up to ordinary_span_budget, a 25th of what is free
-    a worker process's, whatever came before                    a fifth of what ordinary ones have
+    the first units of a name, and        up to span_budget, a fifth of what is free
+    a part of one that continues
+    one that failed, or took              up to span_budget, a quarter of what is left
+    unusually long
+    ordinary ones                         up to ordinary_span_budget, a 25th of what is free
+    a worker process's, whatever          a fifth of what ordinary ones have
+    came before
+    a part that a flush sends             like an ordinary one; these spans are taken from
+    while its unit continues              the unit's own
 
-One half of a trace's budget is *free*, the other is held back for units that fail or take long. So is half of what the program
-may have in a time (``SpanRate``); the smaller share counts. Every unit may have one span, whatever is left, and that is not
-counted.
+One half of a trace's budget is *free*, the other is held back for units that fail or take long. So
+is half of what the program may have in a time (``SpanRate``); the smaller share counts. Every unit
+may have one span, whatever is left, and that is not counted.
 
-Ranges that come after their unit's decision, as of a background task after the response, may use the rest of its grant.
+Ranges that come after their unit's decision, as of a background task after the response, may use
+the rest of its grant.
 """
 
 from __future__ import annotations
@@ -18,7 +25,7 @@ from bisect import bisect_left
 from collections import deque
 from typing import NamedTuple
 
-from otel_recfn.sinks.spans.surroundings import remember
+from otel_recfn.sinks.spans.process_context import remember
 
 NS_PER_SECOND = 1_000_000_000
 DURATIONS = 1023
@@ -31,7 +38,7 @@ BURST_SECONDS = 10
 """The seconds whose unused spans may be used at once."""
 FIRST_UNITS = 3
 """The units of a name that come before one can say what is usual."""
-ASIDE = 5
+WORKER_PART = 5
 """A worker process's unit gets one in this many of the spans of an ordinary unit."""
 MAX_TRACES = 4096
 MAX_UNITS = 4096
@@ -40,11 +47,11 @@ MAX_UNITS = 4096
 class Volume(NamedTuple):
     """The settings of how many spans become of how many ranges, and of their names."""
 
-    of_unit: int | None
+    unit_budget: int | None
     """Spans of a unit. None: every range is a span, and the other fields mean nothing."""
-    of_ordinary_unit: int | None = None
+    ordinary_unit_budget: int | None = None
     """Spans of an ordinary unit. None: as for others."""
-    of_trace: int | None = None
+    trace_budget: int | None = None
     """Spans of a trace. None: any number."""
     per_second: float | None = None
     """Spans of all units in a second. None: any number."""
@@ -59,42 +66,45 @@ class UsualDurations:
     """The usual durations of units, by name."""
 
     def __init__(self) -> None:
-        self._of_name: dict[str, tuple[deque[int], list[int]]] = {}
+        self._durations_by_name: dict[str, tuple[deque[int], list[int]]] = {}
         """The last ones of a name, in the order of their units and in their own."""
 
     def compare(self, name: str, duration_ns: int) -> tuple[int, bool]:
-        """The number of earlier units of the name that are remembered, and whether this one took unusually long.
+        """The number of earlier units of the name that are remembered, and whether this one took
+        unusually long.
 
-        Those did that took more than twice the median and are among the longest.
+        A unit is slow if it took more than twice the median and is among the longest.
         """
-        in_turn, ascending = known = self._of_name.get(name) or (deque(), [])
-        remember(self._of_name, name, known, MAX_NAMES)
-        place, count = bisect_left(ascending, duration_ns), len(ascending)
+        in_turn, ascending = known = self._durations_by_name.get(name) or (deque(), [])
+        remember(self._durations_by_name, name, known, MAX_NAMES)
+        rank, count = bisect_left(ascending, duration_ns), len(ascending)
         is_unusual = (
             count > 0
-            and count - place <= count // UNUSUAL
+            and count - rank <= count // UNUSUAL
             and duration_ns > 2 * max(1, ascending[count // 2])
         )
         in_turn.append(duration_ns)
-        ascending.insert(place, duration_ns)
+        ascending.insert(rank, duration_ns)
         if count == DURATIONS:
             del ascending[bisect_left(ascending, in_turn.popleft())]
         return count, is_unusual
 
 
 class SpanRate:
-    """The number of spans in a time, over all traces, so that making and sending them keeps up with the program.
+    """The number of spans in a time, over all traces, so that making and sending them keeps up with
+    the program.
 
-    Half of them are for units that fail or take unusually long, half for the others, so that neither leave the others none.
-    What one half has no room for, the other has. Time is that of the units, by when they end, and not when they are decided: so
-    the same program gives the same spans however busy the machine is.
+    Half of them are for units that fail or take unusually long, half for the others, so that
+    neither leave the others none. Unused budget of one half goes to the other. Time is that of the
+    units, by when they end, and not when they are decided: so the same program gives the same spans
+    however busy the machine is.
     """
 
     def __init__(self, per_second: float) -> None:
         self._half_per_ns = per_second / NS_PER_SECOND / 2
         self._half = int(BURST_SECONDS * per_second) / 2
         """The spans of one half that may be used at once."""
-        self._left = [self._half, self._half]
+        self._remaining = [self._half, self._half]
         """The rest of each half, that for unusual units last."""
         self._at_ns = 0
 
@@ -102,18 +112,18 @@ class SpanRate:
         """The spans that such units may have now. Never below 0, even if more were used."""
         if now_ns > self._at_ns:
             more, self._at_ns = (now_ns - self._at_ns) * self._half_per_ns, now_ns
-            one, other = [left + more for left in self._left]
-            self._left = [
+            one, other = [left + more for left in self._remaining]
+            self._remaining = [
                 min(self._half, own + max(0.0, others - self._half))
                 for own, others in ((one, other), (other, one))
             ]
         elif self._at_ns - now_ns > BURST_SECONDS * NS_PER_SECOND:  # somebody set the clock back
             self._at_ns = now_ns
-        return int(self._left[unusual])
+        return int(self._remaining[unusual])
 
     def use(self, spans: int, *, unusual: bool) -> None:
         """Count so many spans as used."""
-        self._left[unusual] = max(0.0, self._left[unusual] - spans)
+        self._remaining[unusual] = max(0.0, self._remaining[unusual] - spans)
 
 
 class UnitEnd(NamedTuple):
@@ -129,8 +139,10 @@ class UnitEnd(NamedTuple):
     """The end of the unit, or of this part of it."""
     ranges: int
     """The number of ranges in it, or in this part of it."""
-    aside: bool = False
-    """Whether it is work beside the program's own, and of no interest unless it failed."""
+    in_worker: bool = False
+    """Whether it is a worker process's, which is of no interest unless it failed."""
+    is_cut: bool = False
+    """Whether it is the part of a unit that a flush sends while the unit goes on."""
 
 
 class Grant(NamedTuple):
@@ -152,24 +164,32 @@ class _Claim(NamedTuple):
 
 
 class Budgets:
-    """The grants of spans to units, each of ``most`` at most."""
+    """The grants of spans to units, each of ``limit`` at most."""
 
-    def __init__(self, most: int, volume: Volume) -> None:
-        self._most, self._of_trace = most, volume.of_trace
+    def __init__(self, limit: int, volume: Volume) -> None:
+        self._limit, self._trace_budget = limit, volume.trace_budget
         self._ordinary = (
-            most if volume.of_ordinary_unit is None else min(volume.of_ordinary_unit, most)
+            limit
+            if volume.ordinary_unit_budget is None
+            else min(volume.ordinary_unit_budget, limit)
         )
         self._rate = SpanRate(volume.per_second) if volume.per_second is not None else None
         self._usual = UsualDurations()
         self._used: dict[int, int] = {}
-        self._left_of: dict[tuple[int, int], _Claim] = {}
+        self._remaining_claims: dict[tuple[int, int], _Claim] = {}
         """The rest of what decided units claimed, for ranges that come later."""
+        self._cut: dict[tuple[int, int], int] = {}
+        """The spans that the parts of units had which flushes sent: the unit may have so many
+        fewer.
+        """
 
     def grant(self, end: UnitEnd) -> Grant:
         """The grant of this unit, which counts as used."""
         trace_id, _ = end.key
-        before = self._left_of.get(end.key)
+        before = self._remaining_claims.get(end.key)
         claim = self._claim(end) if before is None or end.failed else before
+        used_by_parts = self._cut.get(end.key, 0)
+        claim = claim._replace(spans=max(0, claim.spans - used_by_parts))
         granted = self._share(end, claim)
         if claim.is_unusual:
             ordinary = _Claim(min(claim.spans, self._ordinary))
@@ -179,35 +199,45 @@ class Budgets:
         counted = max(0, used - 1)
         if self._rate is not None and counted:
             self._rate.use(counted, unusual=claim.is_unusual)
-        of_trace = self._used.get(trace_id, 0) + counted
-        if of_trace:
-            remember(self._used, trace_id, of_trace, MAX_TRACES)
+        trace_budget = self._used.get(trace_id, 0) + counted
+        if trace_budget:
+            remember(self._used, trace_id, trace_budget, MAX_TRACES)
         if end.duration_ns is not None:
             remember(
-                self._left_of, end.key, claim._replace(spans=max(0, claim.spans - used)), MAX_UNITS
+                self._remaining_claims,
+                end.key,
+                claim._replace(spans=max(0, claim.spans - used)),
+                MAX_UNITS,
             )
+            self._cut.pop(end.key, None)
+        elif end.is_cut:
+            remember(self._cut, end.key, used_by_parts + used, MAX_UNITS)
         return Grant(granted, not claim.is_unusual)
 
     def _claim(self, end: UnitEnd) -> _Claim:
         if end.failed:
-            return _Claim(self._most, is_unusual=True)
-        if end.aside:
-            return _Claim(self._ordinary // ASIDE)
+            return _Claim(self._limit, is_unusual=True)
+        if end.is_cut:
+            return _Claim(self._ordinary)
+        if end.in_worker:
+            return _Claim(self._ordinary // WORKER_PART)
         seen, is_unusual = (
             self._usual.compare(end.name, end.duration_ns)
             if end.duration_ns is not None
             else (0, False)
         )
         if seen < FIRST_UNITS:
-            return _Claim(self._most, detailed=True)
-        return _Claim(self._most, is_unusual=True) if is_unusual else _Claim(self._ordinary)
+            return _Claim(self._limit, detailed=True)
+        return _Claim(self._limit, is_unusual=True) if is_unusual else _Claim(self._ordinary)
 
     def _share(self, end: UnitEnd, claim: _Claim) -> int:
         """The part of its claim that a unit may have; at least one."""
         share, part = claim.spans, 4 if claim.is_unusual else 5 if claim.detailed else 25
-        if self._of_trace is not None:
-            left = self._of_trace - self._used.get(end.key[0], 0)
-            share = min(share, (left if claim.is_unusual else left - self._of_trace // 2) // part)
+        if self._trace_budget is not None:
+            left = self._trace_budget - self._used.get(end.key[0], 0)
+            share = min(
+                share, (left if claim.is_unusual else left - self._trace_budget // 2) // part
+            )
         if self._rate is not None:
             share = min(share, self._rate.left(end.end_ns, unusual=claim.is_unusual) // part)
         return max(1, share)

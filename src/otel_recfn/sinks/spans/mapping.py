@@ -1,14 +1,17 @@
 """The mapping of a plan's rows to finished spans, field by field.
 
-Building a span takes a few microseconds under the GIL, and the program waits meanwhile. So the loop works on plain lists, makes
-each span context once in a call, and looks at seldom filled columns only in rows that have something in them.
+Building a span takes a few microseconds under the GIL, and the program waits meanwhile. So the loop
+works on plain lists, makes each span context once in a call, and looks at seldom filled columns
+only in rows that have something in them.
 
-One invalid field makes the SDK's encoder lose its whole batch. So times are clamped to be positive and ordered, unsigned ids
-become the signed integers of OTLP with the same bits, and lone surrogates in texts are escaped.
+One invalid field makes the SDK's encoder lose its whole batch. So times are clamped to be positive
+and ordered, unsigned ids become the signed integers of OTLP with the same bits, and lone surrogates
+in texts are escaped.
 
-What was folded is said by sums as attributes (how many, how long, which names took most of it), and by spans of their own, with
-the attributes of the span pruning processor of OpenTelemetry Collectors, which trace viewers know. Both are made for many at
-once, of columns: taking numbers out of columns one by one takes longer than all the rest.
+What was folded is said by sums as attributes (how many, how long, which names took most of it), and
+by spans of their own, with the attributes of the span pruning processor of OpenTelemetry
+Collectors, which trace viewers know. Both are made for many at once, of columns: taking numbers out
+of columns one by one takes longer than all the rest.
 """
 
 from __future__ import annotations
@@ -23,111 +26,143 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
-from otel_recfn.batches.number_sets import Places, begins_of, places_in
-from otel_recfn.batches.span_names import PREFIX, called, prefill_name, shown_name, with_span_names
-from otel_recfn.batches.stage import SAMPLED, Decided, SpanPlan
+from otel_recfn.batches.number_sets import Indices, begin_offsets, indices_in
+from otel_recfn.batches.span_names import PREFIX, called, display_name, prefill_name
+from otel_recfn.batches.stage import SAMPLED, Decided, SpanPlan, records
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE, EACH_KEY, Column
-from otel_recfn.model.events import CPU_TIME, EventFlag, EventSource, RecordScope
+from otel_recfn.model.events import CPU_TIME, PARTIAL, EventFlag, EventSource, RecordScope
 from otel_recfn.model.generation import PHASE
-from otel_recfn.sinks.spans.provider import AppliedLimits, AttributeValue, SpanTarget
+from otel_recfn.sinks.spans.provider import (
+    AppliedLimits,
+    AttributeValue,
+    SpanTarget,
+    root_attributes,
+)
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, FOLDED_NS, UNIT_FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace
-from otel_recfn.support.texts import called_code, element_texts, text_of_utf8, values_by_key
+from otel_recfn.support.texts import (
+    called_code,
+    element_texts,
+    exception_attributes,
+    stacktrace_attributes,
+    utf8_text,
+    values_by_key,
+)
 
 Attributes = dict[str, AttributeValue]
 
 
-def sums_of(decided: Decided, places: Places) -> list[Attributes]:
+def sum_attributes(decided: Decided, indices: Indices) -> list[Attributes]:
     """The attributes for the sums at these places."""
-    sums = decided.sums[places]
-    begins = begins_of(decided.sums["top_end"], places)
+    sums = decided.sums[indices]
+    begins = begin_offsets(decided.sums["top_end"], indices)
     lengths = sums["top_end"] - begins
-    ends, rows = np.cumsum(lengths), decided.top[places_in(begins, lengths)].tolist()
-    texts = {name: text_of_utf8(_shown(decided, name)) for name in {name for _, _, name in rows}}
+    ends, rows = np.cumsum(lengths), decided.top[indices_in(begins, lengths)].tolist()
+    texts = {
+        name: utf8_text(_display_name(decided, name)) for name in {name for _, _, name in rows}
+    }
     top = [f"{texts[name]}: {count} x, {self_ns / 1e6:.3f} ms" for count, self_ns, name in rows]
-    columns = (sums["of_unit"], sums["ranges"], sums["duration_ns"], ends - lengths, ends)
     return [
-        _told(_OF_UNIT if of_unit else _OF_SPAN, ranges, duration_ns, top[first:last])
-        for of_unit, ranges, duration_ns, first, last in zip(
-            *[column.tolist() for column in columns], strict=True
+        _sum_attributes(
+            _UNIT_KEYS if row.is_whole_unit else _SPAN_KEYS,
+            row.ranges,
+            row.duration_ns,
+            top[first:last],
+        )
+        for row, first, last in zip(
+            records("sums", sums), (ends - lengths).tolist(), ends.tolist(), strict=True
         )
     ]
 
 
-def _told(names: tuple[str, str, str], ranges: int, duration_ns: int, top: list[str]) -> Attributes:
-    """A sum that took no time, as that of a range which shares another one's span, has no names that took most."""
+def _sum_attributes(
+    names: tuple[str, str, str], ranges: int, duration_ns: int, top: list[str]
+) -> Attributes:
+    """A sum that took no time, as that of a range which shares another one's span, has no names
+    that took most.
+    """
     found: Attributes = {names[0]: ranges, names[1]: duration_ns}
     return {**found, names[2]: top} if top else found
 
 
-def further_of_spans(decided: Decided, first: int, last: int) -> tuple[dict[int, Attributes], int]:
-    """The attributes of some spans that no column has: for ranges folded into them, and for their unit.
+def extra_span_attributes(
+    decided: Decided, first: int, last: int
+) -> tuple[dict[int, Attributes], int]:
+    """The attributes of some spans that no column has: for ranges folded into them, for what only
+    calls them, for their unit.
 
-    Returns them by the spans' numbers, from ``first`` on, and how many ranges were folded in the units that are told so.
+    Returns them by the spans' numbers, from ``first`` on, and how many ranges were folded in the
+    units that are told so.
     """
     span, folded = decided.sums["span"], decided.sums["ranges"]
-    places = np.flatnonzero((span >= first) & (span < last) & (folded > 0))
-    further = dict[int, Attributes]()
-    for number, told in zip(
-        span[places].tolist(), sums_of(decided, places) if len(places) else (), strict=True
+    indices = np.flatnonzero((span >= first) & (span < last) & (folded > 0))
+    extra_attributes = dict[int, Attributes]()
+    for number, sum_fields in zip(
+        span[indices].tolist(),
+        sum_attributes(decided, indices) if len(indices) else (),
+        strict=True,
     ):
-        further.setdefault(number, {}).update(told)
-    for number in [number for number in decided.further if first <= number < last]:
-        further.setdefault(number, {}).update(decided.further[number])
-    return further, int(folded[places][decided.sums["of_unit"][places] != 0].sum())
+        extra_attributes.setdefault(number, {}).update(sum_fields)
+    callers = decided.callers[(decided.callers["span"] >= first) & (decided.callers["span"] < last)]
+    for number, name in callers.tolist():
+        attributes = extra_attributes.setdefault(number, {})
+        attributes[CALLERS] = [
+            *attributes.get(CALLERS, ()),
+            utf8_text(_display_name(decided, name)),
+        ]  # type: ignore[misc]
+    for number in [number for number in decided.extra_attributes if first <= number < last]:
+        extra_attributes.setdefault(number, {}).update(decided.extra_attributes[number])
+    return extra_attributes, int(folded[indices][decided.sums["is_whole_unit"][indices] != 0].sum())
 
 
-_OF_SPAN = (FOLDED_COUNT, FOLDED_NS, "recfn.folded.top")
-_OF_UNIT = (UNIT_FOLDED_COUNT, "recfn.unit.folded.duration_ns", "recfn.unit.top")
+_SPAN_KEYS = (FOLDED_COUNT, FOLDED_NS, "recfn.folded.top")
+CALLERS = "recfn.callers"
+_UNIT_KEYS = (UNIT_FOLDED_COUNT, "recfn.unit.folded.duration_ns", "recfn.unit.top")
 
 
 SUFFIX = " (folded)"
 
 
-def _summary_attributes(
-    decided: Decided, which: slice, of_rows: Iterator[Attributes]
-) -> list[Attributes]:
-    """The attributes of summaries of call paths. ``of_rows`` are those of single ranges whose rows are there."""
-    rows, names = decided.summaries[which], decided.names
-    columns = ["first_id", "count", "shortest_ns", "longest_ns", "total_ns", "cpu_time_ns"]
-    return [
-        next(of_rows)
-        if row >= 0
-        else _of_module(names[name], names[module] if module else "") | _summary_times(*times)
-        for times, (row, name, module) in zip(
-            rows[columns].tolist(), rows[["row", "name", "module"]].tolist(), strict=True
-        )
-    ]
-
-
-def _shown(decided: Decided, name: int) -> str:
-    return shown_name(decided.names[name], torch_names=decided.plan.torch_names)
-
-
-def _of_module(name: str, path: str) -> Attributes:
-    """The attributes of a summary of ranges of that name. Of module calls, ``path`` is what their paths share, if anything."""
-    if not name.startswith(PREFIX):
-        return {}
-    of_path: Attributes = {"recfn.module": text_of_utf8(path)} if path else {}
-    return {**of_path, "recfn.module.class": text_of_utf8(name.removeprefix(PREFIX))}
-
-
-def _summary_times(
-    first_id: int, count: int, shortest_ns: int, longest_ns: int, total_ns: int, cpu_time_ns: int
-) -> Attributes:
-    worked: Attributes = {CPU_TIME: cpu_time_ns} if cpu_time_ns >= 0 else {}
-    if count == 1:
-        return {"recfn.event_id": first_id, **worked}
+def _summary_attributes(decided: Decided, row: Any) -> Attributes:
+    """The attributes of a summary of a call path."""
+    names = decided.names
+    worked: Attributes = {CPU_TIME: row.cpu_time_ns} if row.cpu_time_ns >= 0 else {}
     return {
+        **_call_attributes(row.scope, decided.threads.get(row.thread)),
+        **_module_attributes(names[row.name], names[row.module] if row.module else ""),
         "aggregation.is_summary": True,
-        "aggregation.span_count": count,
-        "aggregation.duration_min_ns": shortest_ns,
-        "aggregation.duration_max_ns": longest_ns,
-        "aggregation.duration_avg_ns": total_ns // count,
-        "aggregation.duration_total_ns": total_ns,
+        "aggregation.span_count": row.count,
+        "aggregation.duration_min_ns": row.shortest_ns,
+        "aggregation.duration_max_ns": row.longest_ns,
+        "aggregation.duration_avg_ns": row.total_ns // row.count,
+        "aggregation.duration_total_ns": row.total_ns,
         **worked,
     }
+
+
+def _call_attributes(scope: int, thread: Track | None) -> Attributes:
+    """The attributes that all calls of a summary have.
+
+    A scope that isn't one is that of several.
+    """
+    found: Attributes = {"recfn.scope": RecordScope(scope).name} if scope in _SCOPES else {}
+    return found | _track_attributes(thread) if thread is not None else found
+
+
+def _display_name(decided: Decided, name: int) -> str:
+    return display_name(decided.names[name], torch_names=decided.plan.torch_names)
+
+
+def _module_attributes(name: str, path: str) -> Attributes:
+    """The attributes of a summary of ranges of that name.
+
+    Of module calls, ``path`` is what their paths share, if anything.
+    """
+    if not name.startswith(PREFIX):
+        return {}
+    module_attributes: Attributes = {"recfn.module": utf8_text(path)} if path else {}
+    return {**module_attributes, "recfn.module.class": utf8_text(name.removeprefix(PREFIX))}
 
 
 NO_ATTRIBUTES: Mapping[int, Mapping[str, AttributeValue]] = {}
@@ -136,6 +171,7 @@ _TEXTS = [column for column in BY_SIZE if column.attribute and column.value is s
 _UNSET = Status(StatusCode.UNSET)
 _INT64_MAX = (1 << 63) - 1
 _PYTHON_CALL = int(EventSource.PYTHON_CALL)
+_SCOPES = range(len(RecordScope))
 _SEEN_FLAGS = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR)
 """The flags that a span shows."""
 
@@ -149,111 +185,135 @@ class SpanMapper:
         self._resource = target.resource
 
     def spans(
-        self, plan: SpanPlan, further: Mapping[int, Mapping[str, AttributeValue]] = NO_ATTRIBUTES
+        self,
+        plan: SpanPlan,
+        extra_attributes: Mapping[int, Mapping[str, AttributeValue]] = NO_ATTRIBUTES,
     ) -> list[ReadableSpan]:
-        """The spans of a plan, in its order. ``further`` are further attributes, by row."""
-        recorded, rows, hook = plan.batch, plan.row, self._hook
+        """The spans of a plan, in its order. ``extra_attributes`` are further attributes, by
+        row.
+        """
         self._resource = self._target.resource
-        batch = plan.named(further).batch
-        start = np.maximum(batch.start_ns[rows], 0)
-        links = self._linked(plan) if plan.linked_id.any() else {}
-        hooked: Iterable[Any] = (
-            recorded.take(rows).events() if hook is not None else [None] * len(rows)
-        )
+        batch = plan.named(extra_attributes).batch
+        linking = self._linking_rows(plan)
+        # Where spans that link stand. They get their links when the hook has been asked about all,
+        # so that no link leads to a span that it drops.
+        indices = dict[int, int]()
         contexts = dict[int, SpanContext]()
-        spans = []
-        for row, event, top, span_id, parent_id, start_ns, end_ns, name, attributes, plain in zip(
+        spans = list[ReadableSpan]()
+        for (
+            row,
+            event,
+            top,
+            span_id,
+            parent_id,
+            start_ns,
+            end_ns,
+            name,
+            attributes,
+            plain,
+        ) in self._span_fields(plan, batch):
+            events, status = (
+                self._add_optional(attributes, batch, row, end_ns) if not plain else ((), _UNSET)
+            )
+            if row in extra_attributes:
+                attributes |= extra_attributes[row]
+            if self._hook is not None:
+                answer = self._hook.ask(event, span_id, parent_id, name, attributes)
+                if answer is None:
+                    continue
+                name, parent_id = answer
+            context = _context_in(contexts, top, span_id)
+            parent = _context_in(contexts, top, parent_id)
+            if row in linking:
+                indices[row] = len(spans)
+            spans.append(
+                self._span(name, context, parent, attributes, start_ns, end_ns, (), events, status)
+            )
+        if indices:
+            self._add_links(plan, spans, indices)
+        return spans
+
+    def _span_fields(self, plan: SpanPlan, batch: Batch) -> Iterator[Any]:
+        """What the spans of a plan have, column by column: each row, its event for the hook, the
+        span above its unit, its ids, times, name and attributes, and whether nothing seldom is
+        filled in it.
+        """
+        rows, start = plan.row, np.maximum(batch.start_ns[plan.row], 0)
+        hooked: Iterable[Any] = (
+            plan.batch.take(rows).events() if self._hook is not None else [None] * len(rows)
+        )
+        return zip(
             rows.tolist(),
             hooked,
-            map(plan.spans_above.__getitem__, plan.above.tolist()),
+            map(plan.parent_spans.__getitem__, plan.parent_span.tolist()),
             plan.span_id.tolist(),
             plan.parent_id.tolist(),
             start.tolist(),
             np.maximum(batch.end_ns[rows], start).tolist(),
-            [text_of_utf8(batch.names[index]) for index in batch.name[rows].tolist()],
+            [utf8_text(batch.names[index]) for index in batch.name[rows].tolist()],
             self._attributes(batch, rows),
             _plain(batch, rows).tolist(),
             strict=True,
-        ):
-            events, status = (
-                self._add_seldom(attributes, batch, row, end_ns) if not plain else ((), _UNSET)
-            )
-            if row in further:
-                attributes |= further[row]
-            if hook is not None:
-                kept = hook.ask(event, span_id, parent_id, name, attributes)
-                if kept is None:
-                    continue
-                name, parent_id = kept
-            context, parent = (
-                contexts.get(span_id),
-                top if parent_id == top.span_id else contexts.get(parent_id),
-            )
-            if context is None:
-                context = contexts[span_id] = _in_trace_of(top, span_id)
-            if parent is None:
-                parent = contexts[parent_id] = _in_trace_of(top, parent_id)
-            linked = (Link(links[row]),) if row in links and self._limits.has_links else ()
-            spans.append(
-                self._span(
-                    name, context, parent, attributes, start_ns, end_ns, linked, events, status
-                )
-            )
-        return spans
+        )
+
+    def _linking_rows(self, plan: SpanPlan) -> set[int]:
+        if not self._limits.has_links:
+            return set()
+        return set(plan.row[np.flatnonzero(plan.linked_id)].tolist())
+
+    def _add_links(
+        self, plan: SpanPlan, spans: list[ReadableSpan], indices: Mapping[int, int]
+    ) -> None:
+        """Put spans with a link in the places of those that link, by row."""
+        for row, linked in self._linked(plan).items():
+            if row not in indices:
+                continue
+            span = spans[indices[row]]
+            # The stage links no span to its parent, but the hook may have dropped what was between.
+            is_parent = span.parent is not None and span.parent.span_id == linked.span_id
+            if self._hook is None or not is_parent:
+                spans[indices[row]] = _with_link(span, linked)
 
     def summaries(
-        self, decided: Decided, which: slice, further: Mapping[int, Attributes]
+        self, decided: Decided, which: slice, extra_attributes: Mapping[int, Attributes]
     ) -> list[ReadableSpan]:
-        """Spans for the ranges of call paths, below the sent spans around them. ``further`` as of ``spans``, by place."""
-        rows, spans, short = decided.summaries[which], [], not decided.plan.torch_names
-        columns = ["name", "module", "count", "span_id", "parent_id", "unit", "start_ns", "end_ns"]
-        of_rows = _summary_attributes(decided, which, self._of_single(decided, which))
-        for place, (
-            (name, module, count, span_id, parent_id, unit, start_ns, end_ns),
-            attributes,
-        ) in enumerate(zip(rows[columns].tolist(), of_rows, strict=True), which.start):
-            attributes |= further.get(place, {})
-            above = decided.plan.spans_above[unit]
+        """Spans for the ranges of call paths, below the sent spans around them.
+
+        ``extra_attributes`` as of ``spans``, by place.
+        """
+        spans, short = [], not decided.plan.torch_names
+        rows = records("summary", decided.summaries[which])
+        for position, row in enumerate(rows, which.start):
+            attributes = {**_summary_attributes(decided, row), **extra_attributes.get(position, {})}
+            unit_parent, parent_id = decided.plan.parent_spans[row.unit], row.parent_id
             if self._hook is not None:
                 parent_id = self._hook.sent_instead(parent_id)
-            parent = above if parent_id == above.span_id else _in_trace_of(above, parent_id)
-            text = (
-                called(decided.names[module], _shown(decided, name))
-                if module and short
-                else _shown(decided, name)
+            parent = (
+                unit_parent
+                if parent_id == unit_parent.span_id
+                else _sibling_context(unit_parent, parent_id)
             )
+            text = _display_name(decided, row.name)
+            if row.module and short:
+                text = called(decided.names[row.module], text)
             text = prefill_name(text) if PHASE in attributes and short else text
-            text = text_of_utf8(text if count == 1 else text + SUFFIX)
-            spans.append(
-                self._span(text, _in_trace_of(above, span_id), parent, attributes, start_ns, end_ns)
-            )
+            text = utf8_text(text + SUFFIX)
+            context = _sibling_context(unit_parent, row.span_id)
+            spans.append(self._span(text, context, parent, attributes, row.start_ns, row.end_ns))
         return spans
-
-    def _of_single(self, decided: Decided, which: slice) -> Iterator[Attributes]:
-        """The attributes of the rows that these summaries stand for, one at a time."""
-        has_row = decided.summaries["row"] >= 0
-        first = int(has_row[: which.start].sum())
-        rows = np.arange(first, first + int(has_row[which].sum()))
-        batch = with_span_names(decided.single, rows, torch_names=decided.plan.torch_names)
-        for row, attributes in zip(rows.tolist(), self._attributes(batch, rows), strict=True):
-            self._add_seldom(attributes, batch, row, 0)
-            yield attributes
 
     def root_span(self, trace: StepTrace) -> ReadableSpan:
         """The root span of a trace that we started, which is recorded."""
-        assert trace.start is not None
-        start, number = (
-            trace.start,
-            {"recfn.step.number": trace.number} if trace.number >= 0 else {},
-        )
-        further = {
-            "recfn.root": True,
+        start = trace.start
+        number = {"recfn.step.number": trace.number} if trace.number >= 0 else {}
+        extra_attributes = {
+            **root_attributes(start.parent),
             **number,
-            **trace.further,
+            **trace.extra_attributes,
             **_thread_attributes(trace.thread),
         }
-        attributes = {**start.attributes, **further}
-        name = text_of_utf8(trace.name)
+        attributes = {**start.attributes, **extra_attributes}
+        name = utf8_text(trace.name)
         return self._span(
             name, start.context, start.parent, attributes, trace.start_ns, trace.end_ns, start.links
         )
@@ -291,12 +351,12 @@ class SpanMapper:
         columns = (
             plan.row[linked].tolist(),
             plan.linked_id[linked].tolist(),
-            plan.linked_above[linked].tolist(),
+            plan.linked_span[linked].tolist(),
         )
         sent = self._hook.sent_instead if self._hook is not None else int
         return {
-            row: _in_trace_of(plan.spans_above[above], sent(span_id))
-            for row, span_id, above in zip(*columns, strict=True)
+            row: _sibling_context(plan.parent_spans[unit_parent], sent(span_id))
+            for row, span_id, unit_parent in zip(*columns, strict=True)
         }
 
     def _attributes(self, batch: Batch, rows: NDArray[np.int64]) -> list[dict[str, AttributeValue]]:
@@ -311,11 +371,13 @@ class SpanMapper:
                 continue
             values = getattr(batch, column.name)[rows].astype(np.int64)
             filled = np.flatnonzero(values != column.empty)
-            for place, value in zip(filled.tolist(), np.take(values, filled).tolist(), strict=True):
-                found[place][column.attribute] = value
+            for position, value in zip(
+                filled.tolist(), np.take(values, filled).tolist(), strict=True
+            ):
+                found[position][column.attribute] = value
         return found
 
-    def _add_seldom(
+    def _add_optional(
         self, attributes: dict[str, AttributeValue], batch: Batch, row: int, end_ns: int
     ) -> tuple[Sequence[Event], Status]:
         """Add the attributes that few rows have; returns the events and the status."""
@@ -323,11 +385,11 @@ class SpanMapper:
         if flags & EventFlag.ASYNC:
             attributes["recfn.async"] = True
         if flags & EventFlag.PARTIAL:
-            attributes["recfn.partial"] = True
+            attributes[PARTIAL] = True
         if flags & EventFlag.ERROR:
             error, stacktrace = (
-                text_of_utf8(batch.names[batch.error[row]]),
-                text_of_utf8(batch.names[batch.stacktrace[row]]),
+                utf8_text(batch.names[batch.error[row]]),
+                utf8_text(batch.names[batch.stacktrace[row]]),
             )
             exception = exception_attributes(error) | stacktrace_attributes(stacktrace)
             if self._limits.has_events:
@@ -338,28 +400,57 @@ class SpanMapper:
             if index := getattr(batch, column.name)[row]:
                 attributes |= text_attributes(column, batch.names[index])
         if batch.source[row] == EventSource.PYTHON_CALL:
-            attributes |= code_attributes(text_of_utf8(batch.names[batch.name[row]]))
+            attributes |= code_attributes(utf8_text(batch.names[batch.name[row]]))
         elif code := batch.names[batch.code[row]]:
-            attributes |= code_attributes(text_of_utf8(code))
+            attributes |= code_attributes(utf8_text(code))
         return events, status
 
 
 @lru_cache(4096)
 def base_attributes(scope: int, thread: Track) -> dict[str, AttributeValue]:
     """The attributes that all ranges of a scope in a thread share."""
-    shared: dict[str, AttributeValue] = {
-        "recfn.scope": RecordScope(scope).name,
-        "recfn.thread_id": _signed(thread.thread_id),
-    }
-    return shared | _thread_attributes(thread)
+    return {"recfn.scope": RecordScope(scope).name, **_track_attributes(thread)}
 
 
-def _in_trace_of(above: SpanContext, span_id: int) -> SpanContext:
-    return SpanContext(above.trace_id, span_id, False, SAMPLED, above.trace_state)
+def _track_attributes(thread: Track) -> dict[str, AttributeValue]:
+    """The attributes of a thread that recorded something."""
+    return {"recfn.thread_id": _signed(thread.thread_id), **_thread_attributes(thread)}
+
+
+def _with_link(span: ReadableSpan, linked: SpanContext) -> ReadableSpan:
+    """The same span with a link."""
+    return ReadableSpan(
+        name=span.name,
+        context=span.context,
+        parent=span.parent,
+        resource=span.resource,
+        attributes=span.attributes,
+        events=span.events,
+        links=(Link(linked),),
+        kind=span.kind,
+        status=span.status,
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=span.instrumentation_scope,
+    )
+
+
+def _context_in(contexts: dict[int, SpanContext], top: SpanContext, span_id: int) -> SpanContext:
+    """The context of a span of a unit, or of the one above it, made once for each."""
+    if span_id == top.span_id:
+        return top
+    context = contexts.get(span_id)
+    if context is None:
+        context = contexts[span_id] = _sibling_context(top, span_id)
+    return context
+
+
+def _sibling_context(unit_context: SpanContext, span_id: int) -> SpanContext:
+    return SpanContext(unit_context.trace_id, span_id, False, SAMPLED, unit_context.trace_state)
 
 
 def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """A mask of the rows of which ``_add_seldom`` has nothing to say."""
+    """A mask of the rows of which ``_add_optional`` has nothing to say."""
     plain: NDArray[np.bool_] = (batch.code[rows] | batch.flags[rows] & _SEEN_FLAGS) == 0
     plain &= batch.source[rows] != _PYTHON_CALL
     for column in _TEXTS:
@@ -369,14 +460,19 @@ def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def text_attributes(column: Column[Any, Any], text: str) -> Mapping[str, AttributeValue]:
-    """The attributes for a text of that column. Keys that begin with an underscore are for us, and not sent."""
+    """The attributes for a text of that column.
+
+    Keys that begin with an underscore are for us, and not sent.
+    """
     if column.attribute == EACH_KEY:
         return {key: value for key, value in values_by_key(text).items() if not key.startswith("_")}
-    return {column.attribute: element_texts(text) if column.is_json else text_of_utf8(text)}
+    return {column.attribute: element_texts(text) if column.is_json else utf8_text(text)}
 
 
 def code_attributes(name: str) -> dict[str, AttributeValue]:
-    """The attributes of the semantic conventions for code, for a call with that name or of that code."""
+    """The attributes of the semantic conventions for code, for a call with that name or of that
+    code.
+    """
     code = called_code(name)
     attributes: dict[str, AttributeValue] = {"code.function.name": code.function}
     if code.file:
@@ -390,18 +486,8 @@ def _thread_attributes(thread: Track) -> dict[str, AttributeValue]:
     if thread.ident:
         attributes["thread.id"] = _signed(thread.ident)
     if thread.name:
-        attributes["thread.name"] = text_of_utf8(thread.name)
+        attributes["thread.name"] = utf8_text(thread.name)
     return attributes
-
-
-def exception_attributes(error: str) -> dict[str, AttributeValue]:
-    kind, _, message = error.partition(": ")
-    return {"exception.type": kind, "exception.message": message}
-
-
-def stacktrace_attributes(stacktrace: str) -> dict[str, AttributeValue]:
-    """The attribute of the semantic conventions; none if there is no stack trace."""
-    return {"exception.stacktrace": stacktrace} if stacktrace else {}
 
 
 def _signed(number: int) -> int:

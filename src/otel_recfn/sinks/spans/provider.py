@@ -1,20 +1,23 @@
 """The provider of spans: the one place that knows the insides of the OpenTelemetry SDK.
 
-Finished spans are handed to a provider's span processors directly, because a live SDK span costs more than an operator. The SDK
-has no public way to do that. What is read here that the SDK doesn't promise, each with a fallback:
+Finished spans are handed to a provider's span processors directly, because a live SDK span costs
+more than an operator. The SDK has no public way to do that. What is read here that the SDK doesn't
+promise, each with a fallback:
 
-    Tracer.span_processor, .sampler, .resource, .id_generator    without them: no spans, as with a foreign provider
-    Tracer._span_limits, ._is_enabled()                          without them: the default limits, enabled
-    <multi span processor>._span_processors                      without it: exporters can't be watched
-    BatchSpanProcessor._batch_processor._max_queue_size          without it: the default size
-    BatchSpanProcessor._batch_processor._queue                   without it: beside a backend that hangs, a program that ends
-                                                                 waits for its own spans batch after batch
-    Batch- and SimpleSpanProcessor.span_exporter                 without it: that exporter can't be watched
+    Tracer.span_processor, .sampler, .resource, .id_generator
+        without them: no spans, as with a foreign provider
+    Tracer._span_limits, ._is_enabled()
+        without them: the default limits, enabled
+    BatchSpanProcessor._batch_processor._max_queue_size
+        without it: the default size
+
+``processor.py`` says how ours is registered at the provider.
 
 ``on_start`` of a processor isn't called: our spans have no life before their end.
 
-The provider's limits are applied where they can bind: our spans have at most ``MOST_ATTRIBUTES``, far below the default, one
-event and one link, and the SDK's bounded containers cost more than the whole span.
+The provider's limits are applied where they can bind: our spans have at most ``MAX_ATTRIBUTES``,
+far below the default, one event and one link, and the SDK's bounded containers cost more than the
+whole span.
 """
 
 from __future__ import annotations
@@ -24,27 +27,30 @@ import logging
 import netrc  # noqa: F401
 import pickle
 import secrets
-from collections import deque
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from opentelemetry import trace
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
+from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind
 
 from otel_recfn.batches.stage import SAMPLED
-from otel_recfn.support.signal_handlers import calling_out, raised_by_signal_handler
+from otel_recfn.sinks.spans.processor import flattened, without_ours
+from otel_recfn.support.interruptions import ignoring_errors, raised_by_signal_handler
+from otel_recfn.support.logs import GuardedLog
+from otel_recfn.support.signal_handlers import calling_out
+from otel_recfn.support.span_log import SCOPE_NAME
 from otel_recfn.support.texts import safe_exception
 from otel_recfn.version import __version__
 
-MOST_ATTRIBUTES = 32
+MAX_ATTRIBUTES = 32
 
 AttributeValue: TypeAlias = (
     str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
@@ -86,19 +92,20 @@ def _bounded(attributes: Attributes, max_count: int | None, max_length: int | No
 
 
 def _unbound(max_count: int | None, max_length: int | None) -> bool:
-    return max_length is None and (max_count is None or max_count >= MOST_ATTRIBUTES)
+    return max_length is None and (max_count is None or max_count >= MAX_ATTRIBUTES)
 
 
 class HashedResource(Resource):
-    """A resource equal to another one that remembers its hash: exporters ask for it for every span, and it takes 6 us."""
+    """A resource equal to another one that remembers its hash: exporters ask for it for every
+    span, and it takes 6 us.
+    """
 
     def __init__(self, known: Resource) -> None:
         vars(self).update(vars(known))
         self._recfn_hash = hash(known)
 
-    def __eq__(
-        self, other: object
-    ) -> bool:  # exporters compare it with the program's, whose attributes it has
+    # Exporters compare it with the program's, whose attributes it has.
+    def __eq__(self, other: object) -> bool:
         return getattr(other, "_attributes", None) is self._attributes or super().__eq__(other)
 
     def __hash__(self) -> int:
@@ -113,15 +120,16 @@ def hashed(resource: Resource) -> Resource:
         return resource
 
 
-SCOPE_NAME = "otel_recfn"
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.30.0"
 """The first semantic conventions with ``code.function.name`` as we use it."""
 
 DEFAULT_QUEUE_SIZE = 2048
+MAX_PROXIES = 8
+"""The most proxies around a provider."""
 _TRACER_PARTS = ("span_processor", "sampler", "resource", "id_generator")
 
 
-_logger = logging.getLogger(__name__)
+_logger = GuardedLog(logging.getLogger(__name__), {})
 
 
 class RootStart(NamedTuple):
@@ -133,16 +141,23 @@ class RootStart(NamedTuple):
     parent: SpanContext | None = None
     """The root span's parent in another process; None if it has none."""
     links: Sequence[trace.Link] = ()
+    name: str = ""
+    """The name under which the sampler was asked, which is the root span's."""
+
+
+def root_attributes(parent: SpanContext | None) -> Attributes:
+    """The attributes of a root span of ours; none if it has a parent in another process."""
+    return {"recfn.root": True} if parent is None else {}
 
 
 class SpanTarget:
     """An SDK provider and its tracer, as far as finished spans need them.
 
-    Where the program has not set it (``is_set``), live spans of it are seen by nobody.
+    ``step_spans`` gets the spans of steps; None: the provider's processors do.
     """
 
-    def __init__(self, provider: Any, tracer: Any, is_set: bool = True) -> None:
-        self._provider, self._tracer, self._is_set = provider, tracer, is_set
+    def __init__(self, provider: Any, tracer: Any, step_spans: SpanProcessor | None = None) -> None:
+        self.provider, self._tracer = provider, tracer
         self._known_resource = self._resource = Resource.get_empty()
         self._sampler_failed = False
         self.scope = InstrumentationScope(SCOPE_NAME, __version__, SCHEMA_URL)
@@ -150,38 +165,60 @@ class SpanTarget:
         self.is_enabled: Callable[[], object] = is_enabled if callable(is_enabled) else lambda: True
         """Whether the provider's configuration leaves our instrumentation scope on."""
         self.limits: SpanLimits = getattr(tracer, "_span_limits", None) or SpanLimits()
+        self._step_tracer: Any = tracer if step_spans is None else self._tracer_to(step_spans)
+
+    def _tracer_to(self, processor: SpanProcessor) -> trace.Tracer:
+        """A tracer like the provider's, whose spans only this processor sees."""
+        like = self._tracer
+        provider = TracerProvider(
+            sampler=like.sampler,
+            resource=self.resource,
+            id_generator=like.id_generator,
+            span_limits=self.limits,
+            shutdown_on_exit=False,
+        )
+        provider.add_span_processor(processor)
+        return _get_tracer(provider)
 
     def start_root(
         self,
         name: str,
-        attributes: Mapping[str, AttributeValue],
         parent: SpanContext | None = None,
         links: Sequence[trace.Link] = (),
     ) -> RootStart | None:
-        """Ask the provider's sampler for a new trace, or for a part of the ``parent``'s; None if it refuses.
+        """Ask the provider's sampler for a new trace, or for a part of the ``parent``'s; None if it
+        refuses.
 
-        Recorded but not sampled is a refusal too, as such spans of the program get no operators below them; so is an error. The
-        context given is empty, because samplers take None for the current one of our thread.
+        Recorded but not sampled is a refusal too, as such spans of the program get no operators
+        below them; so is an error. The context given is empty, because samplers take None for the
+        current one of our thread.
         """
         try:
             with calling_out():
-                around, trace_id = (
+                parent_context, trace_id = (
                     Context(),
                     parent.trace_id if parent is not None else self._new_id(128),
                 )
                 if parent is not None:
-                    around = trace.set_span_in_context(trace.NonRecordingSpan(parent), around)
+                    parent_context = trace.set_span_in_context(
+                        trace.NonRecordingSpan(parent), parent_context
+                    )
                 sampler: Sampler = self._tracer.sampler
                 result = sampler.should_sample(
-                    around, trace_id, name, SpanKind.INTERNAL, attributes, links
+                    parent_context,
+                    trace_id,
+                    name,
+                    SpanKind.INTERNAL,
+                    root_attributes(parent),
+                    links,
                 )
                 if result.decision is not Decision.RECORD_AND_SAMPLE:
                     return None
                 context = SpanContext(
                     trace_id, self._new_id(64), False, SAMPLED, result.trace_state
                 )
-                return RootStart(context, dict(result.attributes), parent, links)
-        except Exception as error:
+                return RootStart(context, dict(result.attributes), parent, links, name)
+        except BaseException as error:
             if raised_by_signal_handler(error):
                 raise
             self._log_once(
@@ -189,13 +226,13 @@ class SpanTarget:
             )
             return None
 
-    def start_span(self, name: str, attributes: Mapping[str, AttributeValue]) -> trace.Span | None:
-        """A span like the program's own, below the current one; None if a sampler or a processor raises, or there is none."""
-        if not self._is_set:
-            return None
+    def start_span(self, name: str, attributes: Attributes, start_ns: int) -> trace.Span | None:
+        """A span like the program's own, below the current one; None if what is asked raises."""
         try:
-            span: trace.Span = self._tracer.start_span(name, attributes=attributes)
-        except Exception as error:
+            span: trace.Span = self._step_tracer.start_span(
+                name, attributes=attributes, start_time=start_ns
+            )
+        except BaseException as error:
             if raised_by_signal_handler(error):
                 raise
             self._log_once(
@@ -212,69 +249,62 @@ class SpanTarget:
     @property
     def resource(self) -> Resource:
         """The provider's resource, with its hash. A forked child's differs."""
-        known: Resource = getattr(self._provider, "resource", None) or self._tracer.resource
+        known: Resource = getattr(self.provider, "resource", None) or self._tracer.resource
         if known is not self._known_resource:
             self._known_resource, self._resource = known, hashed(known)
         return self._resource
 
     def _new_id(self, bits: int) -> int:
-        """A trace id (128 bits) or span id (64), from the provider's id generator unless that is the SDK's random one.
+        """A trace id (128 bits) or span id (64), from the provider's id generator unless that is
+        the SDK's random one.
 
-        That one draws from the ``random`` module, which training programs seed: our thread must not change what they draw
-        next, nor make the same trace ids in every process that seeds alike.
+        That one draws from the ``random`` module, which training programs seed: our thread must not
+        change what they draw next, nor make the same trace ids in every process that seeds alike.
         """
         generator: IdGenerator = self._tracer.id_generator
         if type(generator) is RandomIdGenerator:
             return secrets.randbits(bits) or 1
         made = generator.generate_trace_id() if bits == 128 else generator.generate_span_id()
         if not 0 < made < 1 << bits:
-            raise ValueError(f"{made!r} is no id of {bits} bits")
+            raise ValueError(f"{made!r} is not an id of {bits} bits")
         return made
 
-    def processors(self) -> list[Any]:
-        """All processors, also those within others."""
-        return _flattened(self._tracer.span_processor)
+    @property
+    def multi_processor(self) -> Any:
+        """What the provider's tracers call: it calls the processors."""
+        return self._tracer.span_processor
 
-    def end(self, span: ReadableSpan) -> None:
-        """Hand a finished span to the processors."""
-        self._tracer.span_processor.on_end(span)
+    def processors(self) -> list[Any]:
+        """The processors that finished spans are handed to."""
+        return without_ours(self.multi_processor)
 
     def force_flush(self, timeout_s: float) -> bool:
-        """Have the processors export what they hold. May take longer than ``timeout_s``: the BatchSpanProcessor ignores it."""
-        try:
-            flushed: object = self._provider.force_flush(max(0, int(timeout_s * 1000)))
-            return flushed is not False
-        except (Exception, SystemExit) as error:
-            text = "otel-recfn: a span processor raised in force_flush; spans that it held count as failed"
-            _logger.error(text, exc_info=safe_exception(error))
-            return False
+        """Have them export what they hold.
 
+        May take longer than ``timeout_s``: the BatchSpanProcessor ignores it.
 
-def exporters_of(processors: Sequence[Any]) -> list[Any]:
-    """The exporters behind the processors that name them, each once."""
-    found = [getattr(processor, "span_exporter", None) for processor in processors]
-    return list({id(exporter): exporter for exporter in found if exporter is not None}.values())
-
-
-def queue_before(exporter: object, processors: Sequence[Any]) -> deque[ReadableSpan] | None:
-    """The queue of spans before the exporter, in the one processor that it has; None if that isn't known."""
-    having = [
-        processor
-        for processor in processors
-        if getattr(processor, "span_exporter", None) is exporter
-    ]
-    queue = getattr(getattr(having[0], "_batch_processor", None), "_queue", None)
-    return queue if len(having) == 1 and type(queue) is deque else None
-
-
-def takes_any_thread(exporter: object) -> bool:
-    """Whether it is one of the OpenTelemetry project's. Another may keep what belongs to the thread that asked it first."""
-    return type(exporter).__module__.startswith("opentelemetry.exporter.")
+        They are called one by one and not through their provider: ours would be asked, too, and a
+        ConcurrentMultiSpanProcessor may have no thread free while it waits for us.
+        """
+        deadline, flushed = time.monotonic() + timeout_s, True
+        for processor in self.processors():
+            try:
+                left_ms = max(0, int(1000 * (deadline - time.monotonic())))
+                flushed = processor.force_flush(left_ms) is not False and flushed
+            # This is the sender's thread, in which no signal handler runs.
+            except BaseException as error:
+                text = "otel-recfn: a span processor raised in force_flush; what it had may be lost"
+                _logger.error(text, exc_info=safe_exception(error))
+                flushed = False
+        return flushed
 
 
 def shortest_queue(processors: Sequence[Any]) -> int:
-    """The least size of the processors' queues; SDKs before 1.33 keep it in the processor."""
-    having = [getattr(processor, "_batch_processor", processor) for processor in processors]
+    """The least size of the queues of processors and of those within them; SDKs before 1.33 keep
+    it in the processor.
+    """
+    inner = [found for processor in processors for found in flattened(processor)]
+    having = [getattr(processor, "_batch_processor", processor) for processor in inner]
     sizes = [
         getattr(one, "_max_queue_size", None) or getattr(one, "max_queue_size", None)
         for one in having
@@ -283,34 +313,44 @@ def shortest_queue(processors: Sequence[Any]) -> int:
 
 
 class ProviderResolver:
-    """The provider, found late: the global one may be set after ``instrument()``, and be replaced in tests.
+    """The provider, found late: the global one may be set after ``instrument()``, and be replaced
+    in tests.
 
-    ``otherwise`` is used while there is no global one. ``found`` is called with each provider that spans go to from now on.
+    ``found`` is called with each provider that spans go to from now on, and what calls its
+    processors. Where spans need no processors of a provider's, ``step_spans`` gets those of steps.
+    Then the program needs no provider either: while it has none, or if it has another vendor's,
+    resource and sampler are those of ``otherwise``, or of one that OpenTelemetry's variables
+    configure, which nobody else sees.
     """
 
     def __init__(
         self,
         tracer_provider: trace.TracerProvider | None = None,
         otherwise: trace.TracerProvider | None = None,
-        found: Callable[[trace.TracerProvider], object] | None = None,
+        found: Callable[[Any, Any], object] | None = None,
+        step_spans: SpanProcessor | None = None,
     ) -> None:
-        self._explicit, self._otherwise, self._on_found = tracer_provider, otherwise, found
+        self._explicit, self.otherwise, self._on_found = tracer_provider, otherwise, found
+        self._step_spans = step_spans
         self._provider: Any = None
         self._target: SpanTarget | None = None
         self._warned = self._logged = False
 
     def resolve(self) -> SpanTarget | None:
-        """The target of spans; None without an SDK provider, or if it is disabled. The last target if resolving raises."""
+        """The target of spans; None without an SDK provider, or if it is disabled.
+
+        The last target if resolving raises.
+        """
         try:
             provider = self._found()
             if provider is not self._provider:
-                self._target = self._target_of(provider)
+                self._target = self._find_target(provider)
                 if self._target is not None and self._on_found is not None:
-                    self._on_found(provider)
+                    self._on_found(self._target.provider, self._target.multi_processor)
                 self._provider = provider
             target = self._target
             return target if target is not None and target.is_enabled() else None
-        except Exception as error:
+        except BaseException as error:
             if raised_by_signal_handler(error):
                 raise
             if not self._logged:
@@ -326,42 +366,83 @@ class ProviderResolver:
         return isinstance(self._found(), trace.ProxyTracerProvider)
 
     def _found(self) -> trace.TracerProvider:
-        provider = self._explicit or trace.get_tracer_provider()
-        is_set = not isinstance(provider, trace.ProxyTracerProvider)
-        return provider if is_set or self._otherwise is None else self._otherwise
+        provider = provider_inside(self._explicit or trace.get_tracer_provider())
+        is_missing = (
+            isinstance(provider, trace.ProxyTracerProvider) and self._step_spans is not None
+        )
+        return self._other_provider() if is_missing else provider
 
-    def _target_of(self, provider: trace.TracerProvider) -> SpanTarget | None:
+    def _other_provider(self) -> trace.TracerProvider:
+        self.otherwise = self.otherwise or TracerProvider(shutdown_on_exit=False)
+        return self.otherwise
+
+    def _find_target(self, provider: trace.TracerProvider) -> SpanTarget | None:
         if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
             return None
-        tracer = provider.get_tracer(SCOPE_NAME, __version__, schema_url=SCHEMA_URL)
-        if all(hasattr(tracer, part) for part in _TRACER_PARTS):
-            return SpanTarget(provider, tracer, provider is not self._otherwise)
-        if not self._warned and not isinstance(tracer, trace.NoOpTracer):
+        target = _target_at(provider, self._step_spans)
+        if target is not None or isinstance(_get_tracer(provider), trace.NoOpTracer):
+            return target
+        if self._step_spans is not None:
+            return _target_at(self._other_provider(), self._step_spans)
+        if not self._warned:
             self._warned = True
             _logger.warning(
-                "otel-recfn: %s is not a tracer provider of opentelemetry-sdk, so operators don't become spans; "
-                "pass tracer_provider=opentelemetry.sdk.trace.TracerProvider(...) to instrument()",
+                "otel-recfn: %s is no tracer provider of opentelemetry-sdk, and has none inside, so"
+                " operators don't become spans there; send them to an OTLP backend by"
+                ' instrument(span_exporter="otlp"), or record them to a local file by'
+                ' instrument(chrome_trace="trace.json.gz")',
                 type(provider).__qualname__,
             )
         return None
 
 
-def _flattened(processor: Any) -> list[Any]:
-    """The processors within one."""
-    inner = getattr(processor, "_span_processors", None)
-    return [processor] if inner is None else [found for one in inner for found in _flattened(one)]
+def _get_tracer(provider: trace.TracerProvider) -> trace.Tracer:
+    return provider.get_tracer(SCOPE_NAME, __version__, schema_url=SCHEMA_URL)
+
+
+def _target_at(
+    provider: trace.TracerProvider, step_spans: SpanProcessor | None
+) -> SpanTarget | None:
+    """The target at a provider; None if it is none of the SDK's."""
+    tracer = _get_tracer(provider)
+    return (
+        SpanTarget(provider, tracer, step_spans)
+        if all(hasattr(tracer, part) for part in _TRACER_PARTS)
+        else None
+    )
+
+
+def provider_inside(provider: trace.TracerProvider) -> trace.TracerProvider:
+    """The SDK's provider that a proxy has as an attribute, as logfire's; also one that does
+    nothing, until the proxy is set up.
+
+    Any other provider itself.
+    """
+    inner = provider
+    for _ in range(MAX_PROXIES):
+        if isinstance(inner, (TracerProvider, trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
+            return inner
+        within = [
+            each
+            for each in getattr(inner, "__dict__", {}).values()
+            if isinstance(each, trace.TracerProvider)
+        ]
+        if len(within) != 1:
+            break
+        inner = within[0]
+    return provider
 
 
 def pickled_parts(provider: Any) -> bytes | None:
-    """The parts from which a child that isn't forked makes a provider, if it has none; None if this is none of the SDK's.
+    """The parts from which a child that isn't forked makes a provider, if it has none; None if this
+    is none of the SDK's.
 
     Spans that we export ourselves need no processors, but the resource and the sampler.
     """
-    for sampler in (
-        getattr(provider, "sampler", None),
-        None,
-    ):  # where it can't be pickled, the child has the default
-        with suppress(Exception):  # another kind of provider
+    provider = provider_inside(provider)
+    # Where it can't be pickled, the child has the default.
+    for sampler in (getattr(provider, "sampler", None), None):
+        with ignoring_errors():  # another kind of provider
             return pickle.dumps(
                 (
                     dict(provider.resource.attributes),
@@ -377,7 +458,7 @@ def provider_from(parts: bytes) -> TracerProvider | None:
     try:
         attributes, schema_url, pickled = pickle.loads(parts)
         sampler = None
-        with suppress(Exception):  # the child may not have its class
+        with ignoring_errors():  # the child may not have its class
             sampler = pickle.loads(pickled)
         return TracerProvider(sampler, Resource(attributes, schema_url), shutdown_on_exit=False)
     except Exception:

@@ -1,24 +1,28 @@
 """The sender of decided units, with a thread of its own.
 
-    drain thread ──put──► unit queue, bounded ──► sender thread: spans are made, a chunk at a time ──► delivery
+    drain thread ──put──► unit queue, bounded
+                 ──► sender thread: spans are made, a chunk at a time ──► delivery
 
-The program comes first: where the queue is full, whole units are dropped and counted, ordinary ones first; the thread works a
-quarter of the time while the program runs; and ``flush`` and ``close`` return when their time is up, whatever an exporter does.
+The program comes first: where the queue is full, whole units are dropped and counted, ordinary ones
+first; the thread works a quarter of the time while the program runs; and ``flush`` and ``close``
+return when their time is up, whatever an exporter does.
 
-A unit becomes spans when it is sent, parents first; until then it is columns. What became of each range is counted:
+A unit becomes spans when it is sent, parents first; until then it is columns. What became of each
+range is counted:
 
-    recorded + added = spans that were handed on + folded + folding + unsampled + queue_full + shutdown + error
+    recorded + added = spans that were handed on + exported + folded + folding + unsampled +
+    queue_full + shutdown + error
 
-``added`` are spans of no single range: roots, sums, and ranges that are still open, which come again.
-``unsampled`` are ranges of which no span was wanted: by the sampler, by who suppressed instrumentation, by the hook, or as
-there is no provider. ``folding`` are those in units that aren't decided, or wait to be sent; ``queue_full`` those that the
-queue had no room for, ``shutdown`` those that the end found unsent, ``error`` those of which spans could not be made.
+``added`` are spans of no single range: roots, sums, and ranges that are still open, which come
+again. ``exported`` are steps whose spans the program's provider has handed on. ``unsampled`` are
+ranges of which no span was wanted: by the sampler, by who suppressed instrumentation, by the hook,
+or as there is no provider. ``folding`` are those in units that aren't decided, or wait to be sent;
+``queue_full`` those that the queue had no room for, ``shutdown`` those that the end found unsent,
+``error`` those of which spans could not be made.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,33 +30,38 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from otel_recfn.batches.stage import Decided, SpanPlan
-from otel_recfn.sinks.spans.delivery import Delivery, is_exporting
-from otel_recfn.sinks.spans.mapping import SpanMapper, further_of_spans
+from otel_recfn.sinks.protocol import NO_MEMORY
+from otel_recfn.sinks.spans.delivery import Delivery
+from otel_recfn.sinks.spans.mapping import SpanMapper, extra_span_attributes
+from otel_recfn.sinks.spans.process_context import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
 from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
-from otel_recfn.support.forks import OwnThread, at_work, resting
+from otel_recfn.support.forks import OwnThread, at_work, current_own_thread, resting
+from otel_recfn.support.interruptions import ignoring_errors
+from otel_recfn.support.logs import log
 from otel_recfn.support.texts import safe_exception
 
-log = logging.getLogger("otel_recfn")
-
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """The most bytes of units that wait."""
 ROOT_BYTES = 2000
 """The bytes of a root of ours."""
 MAX_SHARE = 0.25
-"""The share of one processor's time that making and handing on spans may take while the program runs."""
+"""The share of one processor's time that making and handing on spans may take while the program
+runs.
+"""
 LINGER_S = 0.5
 """The seconds without a unit after which the delivery gets an empty chunk."""
-LOOK_S = 0.05
+POLL_S = 0.05
 """The seconds between looks, at the end of the process, whether waiting is of use."""
 
 _LOST = ("queue_full", "shutdown", "error")
-_NAMES = ("recorded", "added", "folded", "folding", "unsampled", *_LOST)
+_NAMES = ("recorded", "added", "exported", "folded", "folding", "unsampled", *_LOST)
 
 
 class Chunk(NamedTuple):
@@ -75,7 +84,9 @@ class DecidedUnits:
     decided: Decided | None = None
     """The sums of the others; None if there are none."""
     roots: Sequence[StepTrace] = ()
-    """The traces of ours whose root spans are sent, with the sums of what was folded directly into them."""
+    """The traces of ours whose root spans are sent, with the sums of what was folded directly
+    into them.
+    """
     ranges: int = 0
     """The number of ranges that they stand for."""
     is_ordinary: bool = False
@@ -85,53 +96,72 @@ class DecidedUnits:
     nbytes: int = 0
     """The bytes that they take while they wait."""
     sums: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    """Without ``decided``: attributes for what ran in the compilations among the ranges, by event id."""
+    """Without ``decided``: attributes for what ran in the compilations among the ranges, by
+    event id.
+    """
+    steps: Sequence[ReadableSpan] = ()
+    """Spans of steps, which are sent as they are. They are counted as ranges."""
 
     def chunks(self, mapper: SpanMapper, size: int, dropped: Callable[[], int]) -> Iterator[Chunk]:
         """The spans, so many at a time, made when they are asked for.
 
-        ``dropped`` says how many ranges and spans were lost since the last report, for the first span of a range.
+        ``dropped`` says how many ranges and spans were lost since the last report, for the first
+        span of a range.
         """
         mapper = self.mapper or mapper
+        if self.steps:
+            yield Chunk(self.steps, {"folding": -len(self.steps)})
         for which in _slices(len(self.roots), size):
             traces = self.roots[which]
             folded = sum(trace.folded for trace in traces)
             spans = [mapper.root_span(trace) for trace in traces]
             yield Chunk(spans, {"added": len(traces), "folded": folded, "folding": -folded})
         for which in _slices(len(self.plan.row) if self.plan is not None else 0, size):
-            yield self._kept(mapper, which, dropped())
+            yield self._chunk(mapper, which, dropped())
         for which in _slices(len(self.decided.summaries) if self.decided is not None else 0, size):
             yield self._summaries(mapper, which)
 
     def _summaries(self, mapper: SpanMapper, which: slice) -> Chunk:
         assert self.decided is not None
-        kept = len(self.decided.plan.row)  # which are numbered first
-        further, folded = further_of_spans(self.decided, kept + which.start, kept + which.stop)
+        span_count = len(self.decided.plan.row)  # which are numbered first
+        extra_attributes, folded = extra_span_attributes(
+            self.decided, span_count + which.start, span_count + which.stop
+        )
         spans = mapper.summaries(
-            self.decided, which, {number - kept: told for number, told in further.items()}
+            self.decided,
+            which,
+            {number - span_count: attributes for number, attributes in extra_attributes.items()},
         )
-        single = int((self.decided.summaries["row"][which] >= 0).sum())  # spans of ranges
-        return Chunk(
-            spans, {"added": len(spans) - single, "folded": folded, "folding": -folded - single}
-        )
+        return Chunk(spans, {"added": len(spans), "folded": folded, "folding": -folded})
 
-    def _kept(self, mapper: SpanMapper, which: slice, dropped: int) -> Chunk:
+    def _chunk(self, mapper: SpanMapper, which: slice, dropped: int) -> Chunk:
         assert self.plan is not None
-        plan, further, folded = self.plan.part(which), dict[int, Any](), 0
+        plan, extra_attributes, folded = self.plan.part(which), dict[int, Any](), 0
         if self.mapper is not None:
             spans = mapper.spans(plan)
             return Chunk(spans, {"added": len(spans)})
         if self.decided is not None:
-            further, folded = further_of_spans(self.decided, which.start, which.stop)
+            extra_attributes, folded = extra_span_attributes(self.decided, which.start, which.stop)
         elif self.sums:
             ids = zip(plan.row.tolist(), plan.batch.event_id[plan.row].tolist(), strict=True)
-            further = {row: self.sums[event_id] for row, event_id in ids if event_id in self.sums}
+            extra_attributes = {
+                row: self.sums[event_id] for row, event_id in ids if event_id in self.sums
+            }
         if dropped:
             row = int(plan.row[0])
-            further[row] = {**further.get(row, {}), DROPPED: dropped}
-        spans, kept = mapper.spans(plan, further), len(plan.row)
-        counts = {"folded": folded, "folding": -kept - folded, "unsampled": kept - len(spans)}
+            extra_attributes[row] = {**extra_attributes.get(row, {}), DROPPED: dropped}
+        spans, span_count = mapper.spans(plan, extra_attributes), len(plan.row)
+        counts = {
+            "folded": folded,
+            "folding": -span_count - folded,
+            "unsampled": span_count - len(spans),
+        }
         return Chunk(spans, counts, dropped)
+
+
+def roots_alone(traces: Sequence[StepTrace]) -> DecidedUnits:
+    """The roots of our traces that are not sent with a unit."""
+    return DecidedUnits(roots=traces, nbytes=len(traces) * ROOT_BYTES)
 
 
 def _slices(end: int, size: int) -> list[slice]:
@@ -140,7 +170,7 @@ def _slices(end: int, size: int) -> list[slice]:
 
 def unit_queue() -> TaskQueue[DecidedUnits]:
     """The queue of units that wait to be sent."""
-    return TaskQueue(MOST_BYTES, attrgetter("nbytes"), attrgetter("is_ordinary"))
+    return TaskQueue(MAX_BYTES, attrgetter("nbytes"), attrgetter("is_ordinary"))
 
 
 class Sender:
@@ -193,34 +223,47 @@ class Sender:
 
     def put(self, units: DecidedUnits) -> None:
         """Send these units. Their ranges are counted as ``folding`` by now."""
-        if self._thread.ident is None:
-            self.start()
-        for dropped in self._queue.put(units):
-            self.count(queue_full=dropped.ranges, folding=-dropped.ranges)
+        try:
+            if self._thread.ident is None:
+                self.start()
+            dropped = self._queue.put(units)
+        except NO_MEMORY as error:
+            self.count(error=units.ranges, folding=-units.ranges)
+            self._log_once("there was no memory to send spans; they are counted as lost", error)
+            return
+        for each in dropped:
+            self.count(queue_full=each.ranges, folding=-each.ranges)
+
+    def put_step(self, span: ReadableSpan) -> None:
+        """Send the span of a step that has ended. From any thread."""
+        if self.count(recorded=1, folding=1):
+            self.put(DecidedUnits(steps=[span], ranges=1, nbytes=ROOT_BYTES))
 
     def flush(self, timeout_s: float) -> bool:
-        """Send what was put, and export; False if the time wasn't enough, or the caller would wait for itself."""
+        """Send what was put, and export; False if the time wasn't enough, or the caller would
+        wait for itself.
+        """
         if self._thread.ident is None:
             return self._queue.is_empty
-        if self._would_wait_for_itself():
+        if self._thread.is_current or _is_exporting():
             return False
         flush = self._queue.put_flush(timeout_s)
-        return flush is not None and flush.wait()
+        return flush is not None and self._queue.wait_for(flush)
 
     def close(self, timeout_s: float, process_ends: bool) -> None:
         """Send what was put, and export, in so many seconds; the rest is dropped and counted.
 
-        Nothing is waited for where a processor or an exporter calls, or where the process ends and the backend is known to be
-        down.
+        Nothing is waited for where a processor calls, or where the process ends and the backend is
+        known to be down.
         """
-        self._end_by = time.monotonic() + (0.0 if self._would_wait_for_itself() else timeout_s)
+        self._end_by = time.monotonic() + (0.0 if self._thread.is_current else timeout_s)
         self._queue.end()
         while (
             self._thread.is_alive()
-            and self._time_left()
+            and self._remaining_time()
             and not (process_ends and self._delivery.has_failed)
         ):
-            self._thread.wait_for_end(min(LOOK_S, self._time_left()))
+            self._thread.wait_for_end(min(POLL_S, self._remaining_time()))
         with self._lock:
             self._closed = True
             self._counts["shutdown"] += self._counts["folding"]
@@ -228,26 +271,21 @@ class Sender:
         self._queue.clear()
         self._delivery.remove(process_ends)
 
-    def _would_wait_for_itself(self) -> bool:
-        """Whether a processor or an exporter of the program's calls."""
-        return self._thread.is_current or is_exporting()
-
-    def _time_left(self) -> float:
+    def _remaining_time(self) -> float:
         return max(0.0, self._end_by - time.monotonic())
 
     def _run(self) -> None:
-        with suppress_instrumentation():
-            while not self._queue.has_ended:
-                self._guarded(self._step)
-            with at_work():
-                self._guarded(lambda: self._delivery.flush(self._time_left()))
+        while not self._queue.has_ended:
+            self._guarded(self._step)
+        with at_work():
+            self._guarded(lambda: self._delivery.flush(self._remaining_time()))
 
     def _guarded(self, step: Callable[[], object]) -> None:
         """Do a step. If it fails, what it handled is lost, and the thread goes on."""
         try:
             step()
         except BaseException as error:
-            with contextlib.suppress(Exception):
+            with ignoring_errors():  # there may be no memory for it
                 self._log_once("sending spans raised; what was being sent is lost", error)
 
     def _step(self) -> None:
@@ -272,11 +310,10 @@ class Sender:
                 self._delivery.send(chunk.spans)
                 self._reported += chunk.dropped
                 with resting():
-                    self._queue.rest((time.thread_time() - began) * (1 / MAX_SHARE - 1))
+                    self._queue.pause((time.thread_time() - began) * (1 / MAX_SHARE - 1))
                 began = time.thread_time()
-        except (
-            BaseException
-        ):  # even an exception of the program's hook or processor that ends threads
+        # Even an exception of the program's hook or processor that ends threads.
+        except BaseException:
             self.count(error=left, folding=-left)
             raise
 
@@ -308,3 +345,29 @@ class Sender:
         if not self._logged:
             self._logged = True
             log.error("otel-recfn: %s", message, exc_info=safe_exception(error))
+
+
+class StepSpans(SpanProcessor):
+    """The processor of steps' spans where spans of ours don't go through the program's processors.
+
+    They go to the sender as they end.
+    """
+
+    def __init__(self, spans: ProgramSpans) -> None:
+        self._spans = spans
+        self.sender: Sender | None = None
+        """The sender of this process; None before there is one."""
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Send a span, unless it isn't sampled, or its step is the parent process's."""
+        self._spans.ended(span)
+        is_sampled = span.context is not None and span.context.trace_flags.sampled
+        if is_sampled and self.sender is not None and self._spans.began_here(span):
+            self.sender.put_step(span)
+
+
+def _is_exporting() -> bool:
+    """Whether the calling thread is in the middle of an export, for which a flush would wait:
+    processors suppress instrumentation around it.
+    """
+    return current_own_thread() is None and not is_instrumentation_enabled()

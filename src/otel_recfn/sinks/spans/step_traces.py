@@ -1,293 +1,199 @@
-"""Traces for threads that work without any OpenTelemetry span: one per training step or outermost module call.
+"""The traces that we start for threads that work without any OpenTelemetry span: one for each
+outermost step, else for each module call, else for what runs in the thread.
 
-Others are called after their thread, or what their process works for (``surroundings.py``).
+    a batch ──► _native.OwnTraces: a table of the traces that began, and the state of the others
+                ├► RootLimiter, TraceRoots: which of them are recorded ──► StepTrace
+                └► StepTrace: its end, its number ──► complete: the root span is sent
 
-    thread ──[fwd]─[loss]─[bwd]─[Optimizer.step#]───[fwd]─[loss]─ ...      top-level ranges, in order
-             └──────── training step ──────────┘   └── the next one
+Outside of spans any operator may be an outermost range, hundreds of thousands a second, and few
+traces are recorded (``roots_per_second``). So nothing is done in Python for each range, nor for
+each trace: the refused ones of a batch are passed over at once, without a name, an id or an object
+(12 to 20 ns a row; with a look at each range all of the drain took 4 to 16 times as long).
+Which ranges are one trace is said in ``native/stage/own_traces.hpp``. A thread's event ids count
+up, so that two of them say which ranges a trace has, and rows find their root by bisection.
 
-A trace is decided when a top-level range begins, since its descendants' rows come first. A begin starts a new trace when
+A trace and its name, with which the sampler is called, are decided when its first range begins,
+because rows of ranges in that come before its own. The batch says which range begins a training
+step (``BEGINS_STEP`` of an announced range), and when a step is over (``Batch.steps``). A
+``training step`` in which no optimizer stepped, since validation or nothing came after it, has no
+number.
 
-* the top-level range before it was, or contained, an ``Optimizer.step#`` range (several optimizers in a row are one step);
-* modules were called outside of training (a validation loop, say), and the range is a call in training or an optimizer's;
-* its source's ranges begin traces, as module calls do, and the trace holds one already; a thread that trains calls modules many
-  times per step (the model, the loss), so there it takes 1024, and 64 in an evaluation loop;
-* the trace holds 100,000 ranges; it is neither a training step nor a call, and holds 2000 or began 10 seconds ago; nothing ran
-  in the thread for more than a second; or the wall clock was set back behind its start;
-* the program got a trace for it already (``surroundings.py``).
-
-A begin at top level says that every synchronous range before it in its thread has ended, so the order of ``Batch.opened`` is
-all there is to know: what a batch's rows add (counts, ends, optimizers inside a range) is looked up by root beforehand.
-
-A trace's root span is ours, and is given out once the trace is over and all its ranges have closed. A range whose begin was
-never announced (its batch was missed, or it was forgotten) is taken in as if it began with the row that shows it.
+A trace's root span is ours. It is published once the trace is over and all its ranges have ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.number_sets import distinct, groups, is_in
-from otel_recfn.batches.stage import Fate, fate_of
-from otel_recfn.model.batch import Batch, Opened, Track
+from otel_recfn import _native
+from otel_recfn.batches.number_sets import groups, is_in
+from otel_recfn.batches.stage import (
+    OwnRoot,
+    Table,
+    are_rootless,
+    asked_table,
+    find_root,
+    records,
+    table_of,
+)
+from otel_recfn.model.batch import Batch, Track, TrainingStep
 from otel_recfn.model.events import (
-    OPTIMIZER,
-    OPTIMIZER_STEP,
+    IDLE_NS,
+    ORDINAL_BITS,
+    SHORT_IDLE_NS,
     SOURCES,
     EventFlag,
     EventSource,
-    RowKind,
     trace_name,
 )
+from otel_recfn.sinks.spans.process_context import ProcessContext
 from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
-from otel_recfn.sinks.spans.surroundings import PromisedTraces, Surroundings
+from otel_recfn.sinks.spans.root_limiter import RootLimiter
+from otel_recfn.sinks.spans.trace_roots import TraceRoots
+
+if TYPE_CHECKING:
+    from otel_recfn._native import TraceState
 
 TRAINING = "training step"
-MAX_SPANS, MAX_SPANS_OF_A_STEP = 2000, 100_000
-MAX_CALLS_WHEN_TRAINING = 1024
-MAX_CALLS_WHEN_EVALUATING = 64
-NS_PER_SECOND = 1_000_000_000
-IDLE_NS = NS_PER_SECOND
-REST_NS = NS_PER_SECOND // 10
-"""The rest after which operators without a step or call around them are another piece of work."""
-MAX_LENGTH_NS = 10 * NS_PER_SECOND
-"""The longest trace that is neither a training step nor a call: its ranges are sent when it ends."""
-MAX_REMEMBERED_ROOTS = 1 << 15
-MAX_THREADS = 4096
-FIRST_ROOTS = 100
-CLOCK_WAS_SET_NS = 10 * NS_PER_SECOND
-"""The time by which a begin is earlier than one before it only if somebody set the wall clock back."""
-
-
-class RootLimiter:
-    """A limit of the traces that we start: a bucket that begins with a hundred tokens and isn't filled that high again.
-
-    Time is that of the events, so what is admitted doesn't depend on how far behind the sink is. A rate of None admits all.
-    """
-
-    def __init__(self, roots_per_second: float | None) -> None:
-        self._rate = roots_per_second
-        self._tokens = float(FIRST_ROOTS)
-        self._at_ns = 0
-
-    def admit(self, now_ns: int) -> bool:
-        """Whether a trace may start at ``now_ns``; takes a token if so."""
-        if self._rate is None:
-            return True
-        elapsed_ns = now_ns - self._at_ns
-        if elapsed_ns > 0:
-            refilled = self._tokens + self._rate * elapsed_ns / NS_PER_SECOND
-            self._tokens = max(self._tokens, min(refilled, max(self._rate, 1.0)))
-        if elapsed_ns > 0 or elapsed_ns < -CLOCK_WAS_SET_NS:  # else threads report interleaved
-            self._at_ns = now_ns
-        admits = self._tokens >= 1
-        self._tokens -= admits
-        return admits
+MAX_REMEMBERED_TRACES = 256
+"""The newest complete traces that are remembered, for ranges of other threads that come late."""
 
 
 @dataclass(eq=False, slots=True)
 class StepTrace:
-    """A trace that we started, or that was refused."""
+    """A trace that we started."""
 
-    start: RootStart | None
-    """The start of the trace; None if the sampler or the limit refused it."""
+    start: RootStart
     thread: Track
+    name: str
+    """The root span's name."""
     start_ns: int
     end_ns: int
-    spans: int = 0
-    calls: int = 0
-    """The number of its top-level ranges of a source whose ranges begin traces; the first names it."""
-    called: str = ""
-    trains: bool = False
+    first: int = 0
+    """The event id of the range by which it is known."""
+    begin: int = 0
+    """The event id of the range with which it begins here: ``first``, unless the program knows it
+    by an earlier one.
+    """
+    until: int = 0
+    """The event id before which its outermost ranges began."""
     number: int = -1
-    """The number of the training step in its thread, from 0."""
-    evaluates: bool = False
-    """Whether the modules that were called last were called outside of training."""
-    aside: bool = False
-    """Whether it is a worker process's, whose duration means nothing, since it waits for the process that it works for."""
-    open: set[int] = field(default_factory=set)
-    """The event ids of its top-level ranges that haven't closed."""
-    over: bool = False
-    given_out: bool = False
+    """The number of the training step in its thread, from 0; -1 if no optimizer has stepped in
+    it.
+    """
+    in_worker: bool = False
+    """Whether it is a worker process's, whose duration means nothing, since it waits for the
+    process that it works for.
+    """
+    is_published: bool = False
     folded: int = 0
     """The number of its ranges that have no span of their own."""
-    further: Mapping[str, Any] = field(default_factory=dict)
+    extra_attributes: Mapping[str, Any] = field(default_factory=dict)
     """Further attributes of the root span, of the whole trace."""
 
     @property
-    def context(self) -> SpanContext | None:
-        """The root span's context; None if the trace is not recorded."""
-        return self.start.context if self.start is not None else None
-
-    @property
-    def name(self) -> str:
-        """The root span's name."""
-        return TRAINING if self.trains else self.called
+    def context(self) -> SpanContext:
+        """The root span's context."""
+        return self.start.context
 
 
-@dataclass(slots=True)
-class _Thread:
-    """The current trace of a thread, and what the thread did last."""
+class TraceStart(NamedTuple):
+    """The range with which a trace begins."""
 
-    trains: bool = False
-    steps: int = 0
-    """The number of its traces that were training steps."""
-    after_step: bool = False
-    current: StepTrace | None = None
-    last_root: int = 0
-
-    def note_step(self, trace: StepTrace) -> None:
-        """Note that an optimizer steps in a trace of the thread."""
-        if not trace.trains:
-            trace.trains, trace.number = True, self.steps
-            self.steps += 1
-
-    def starts_new(self, begin: Opened) -> bool:
-        """Whether a begin starts a new trace, or belongs to the current one."""
-        trace = self.current
-        if (
-            trace is None
-            or (self.after_step and not _is_step(begin))
-            or begin.start_ns < trace.start_ns
-        ):
-            return True
-        in_training = not _is_evaluation(begin) and (
-            begin.source == EventSource.MODULE or begin.name.startswith(OPTIMIZER)
-        )
-        if trace.evaluates and in_training:
-            return True
-        calls = (
-            1
-            if not self.trains
-            else MAX_CALLS_WHEN_EVALUATING
-            if trace.evaluates
-            else MAX_CALLS_WHEN_TRAINING
-        )
-        if _begins_trace(begin) and trace.calls >= calls:
-            return True
-        rest_ns = IDLE_NS
-        if not (self.trains or trace.calls):
-            if trace.spans >= MAX_SPANS or begin.start_ns - trace.start_ns > MAX_LENGTH_NS:
-                return True
-            rest_ns = REST_NS
-        return trace.spans >= MAX_SPANS_OF_A_STEP or (
-            not trace.open and begin.start_ns - trace.end_ns > rest_ns
-        )
+    first: int
+    """Its event id."""
+    name: str = ""
+    source: int = EventSource.TORCH
+    flags: int = 0
+    """Its EventFlag bits, with ``BEGINS_STEP`` if the trace is a training step's."""
 
 
-def _is_step(begin: Opened) -> bool:
-    return begin.name.startswith(OPTIMIZER_STEP)
-
-
-def _is_evaluation(begin: Opened) -> bool:
-    """Whether it is a module call that is no part of training."""
-    return bool(begin.flags & EventFlag.EVALUATION)
-
-
-def _begins_trace(begin: Opened) -> bool:
-    """Whether its source has a trace for each such range."""
-    return SOURCES[begin.source].begins_traces
-
-
-class _Rows(NamedTuple):
-    """The rows of a batch, summed up for each outermost range that they lie in, by its event id."""
-
-    spans: dict[int, int]
-    first_row: dict[int, int]
-    ends: dict[int, int]
-    stepped: set[int]
-    trained: set[int]
-    """The outermost ranges in which modules are called in training."""
-    evaluated: set[int]
-    """The outermost ranges in which modules are called outside of training."""
-    training_threads: set[Track]
-
-
-def _rows_by_root(batch: Batch, rows: NDArray[np.int64]) -> _Rows:
-    roots, first, counts = groups(batch.root[rows])
-    top = rows[batch.parent[rows] == 0]
-    step_names = [
-        name
-        for name in distinct(batch.name[rows]).tolist()
-        if batch.names[name].startswith(OPTIMIZER_STEP)
-    ]
-    steps = rows[is_in(batch.name[rows], step_names)]
-    calls = rows[batch.source[rows] == EventSource.MODULE]
-    evaluated = (batch.flags[calls] & np.uint32(EventFlag.EVALUATION)) != 0
-    return _Rows(
-        spans=dict(zip(roots.tolist(), counts.tolist(), strict=True)),
-        first_row=dict(zip(roots.tolist(), rows[first].tolist(), strict=True)),
-        ends=dict(zip(batch.event_id[top].tolist(), batch.end_ns[top].tolist(), strict=True)),
-        stepped=set(batch.root[steps].tolist()),
-        trained=set(batch.root[calls[~evaluated]].tolist()),
-        evaluated=set(batch.root[calls[evaluated]].tolist()),
-        training_threads={batch.tracks[index] for index in distinct(batch.thread[steps]).tolist()},
-    )
+def trace_start(root: int) -> TraceStart:
+    """The begin of the trace that an open outermost range belongs to, of any thread; the range
+    itself where the drain doesn't know it.
+    """
+    found = _native.trace_of(root, IDLE_NS, SHORT_IDLE_NS)
+    return TraceStart(*found) if found is not None else TraceStart(root)
 
 
 class StepTraces:
-    """The traces that we start: top-level ranges, grouped per thread."""
+    """The traces that we start: outermost ranges, grouped per thread."""
 
     def __init__(
         self,
         roots_per_second: float | None,
-        surroundings: Surroundings,
-        promised: PromisedTraces | None = None,
+        process_context: ProcessContext,
+        trace_roots: TraceRoots | None = None,
     ) -> None:
-        self._surroundings = surroundings
+        self._process_context = process_context
         self.limiter = RootLimiter(roots_per_second)
-        """The limit of all traces that we start."""
-        self._promised = promised or PromisedTraces()
-        self._threads: dict[int, _Thread] = {}
-        self._roots: dict[int, StepTrace] = {}
+        """The limit of all traces that we start, but for evaluation in threads that train."""
+        self._evaluation_limiter = RootLimiter(roots_per_second)
+        """The limit of evaluation in threads that train. Validation has many more calls than an
+        epoch has steps, so with one limit the steps would get no trace.
+        """
+        self._trace_roots = trace_roots or TraceRoots()
+        sources = [source for source, traits in SOURCES.items() if traits.begins_traces]
+        self._own_traces = _native.OwnTraces(begin_sources=sum(1 << source for source in sources))
+        """All traces, with the refused ones."""
+        self._recorded: dict[int, StepTrace] = {}
+        """The recorded traces, by the event ids with which they begin, the oldest first."""
+        self._roots: Sequence[OwnRoot] = ()
+        """The roots of the recorded traces, in ascending order of these event ids."""
+        self._followed: dict[int, StepTrace] = {}
+        """The recorded traces that aren't complete, or after which no trace has begun in their
+        thread.
+        """
         self._unsent: dict[int, StepTrace] = {}
-        """The recorded traces that aren't taken, by the span ids of their roots."""
+        """The recorded traces whose root spans aren't published, by the span ids of these."""
+        self._cut: set[int] = set()
+        """The threads in which a flush ended the recorded trace of a training step before its
+        optimizer stepped.
+        """
         self._finished: list[StepTrace] = []
-        """The recorded traces whose root spans are complete, each once."""
+        """The traces whose root spans are published and not yet taken, each once."""
 
-    def advance(self, batch: Batch, target: SpanTarget) -> dict[int, SpanContext]:
-        """Take in a batch: its announced begins, then its rows. The target is asked for each new trace.
+    def advance(self, batch: Batch, target: SpanTarget) -> Sequence[OwnRoot]:
+        """Take in a batch: its announced begins, its rows, then its steps.
+
+        The target is asked for each new trace that the limit admits.
 
         Returns:
-            The root span of each outermost range around rows of traces that we started, if it is recorded.
+            The roots of the recorded traces, for ``Stage.add``.
         """
-        if len(self._roots) > MAX_REMEMBERED_ROOTS:
-            self._forget_oldest_roots()
-        rootless = np.array([fate_of(one) == Fate.ROOTLESS for one in batch.contexts])
-        is_range = batch.kind == np.uint8(
-            RowKind.RANGE
-        )  # of another type, numpy crashes where it finds no memory for that
-        ranges = np.flatnonzero(np.take(rootless, batch.context) & is_range)
-        begins = batch.opened.in_contexts(rootless)
-        if not len(begins) and not len(ranges):
-            return {}
-        rows, tracks = _rows_by_root(batch, ranges), batch.tracks
-        # A thread trains from its first optimizer on; within this batch, from before it.
-        for thread in {
-            tracks[begin.thread] for begin in begins if begin.name.startswith(OPTIMIZER)
-        } | rows.training_threads:
-            self._thread(thread).trains = True
-        self._note(rows, rows.spans)
-        for begin in begins:
-            self._open(begin, tracks[begin.thread], target)
-            self._note(rows, (begin.event_id,))
-        for root in sorted(
-            rows.spans.keys() - self._roots.keys()
-        ):  # outermost ranges that were never announced
-            row = rows.first_row[root]
-            track, start_ns = int(batch.thread[row]), int(batch.start_ns[row])
-            self._open(
-                Opened(root, "", EventSource.TORCH, start_ns, track, 0), tracks[track], target
-            )
-            self._note(rows, (root,))
-        traces = [(root, self._roots[root].context) for root in rows.spans]
-        return {root: context for root, context in traces if context is not None}
+        self._forget_oldest()
+        outside = are_rootless(batch.contexts)
+        began = table_of(
+            "new_trace",
+            self._own_traces.advance(
+                batch,
+                outside=outside,
+                asked=asked_table(self._trace_roots.asked()),
+                idle_ns=IDLE_NS,
+                short_idle_ns=SHORT_IDLE_NS,
+            ),
+        )
+        for index in self._indices_to_start(began):
+            self._start(began[index : index + 1], batch, target)
+        live = table_of("live_trace", self._own_traces.live())
+        self._trace_roots.saw(batch.opened.columns["event_id"], began["first"], live.tolist())
+        self._follow()
+        self._roots = [
+            OwnRoot(begin, trace.until, trace.context)
+            for begin, trace in sorted(self._recorded.items())
+        ]
+        for step in batch.steps:
+            if outside[step.context]:
+                self._end_step(step)
+        if batch.steps:
+            self._follow()
+        return self._roots
 
     def take_finished(self) -> list[StepTrace]:
         """Remove and return the traces that are complete."""
@@ -295,117 +201,226 @@ class StepTraces:
         return finished
 
     def find(self, root: int) -> StepTrace | None:
-        """The trace of the ranges below a root."""
-        return self._roots.get(root)
+        """The recorded trace of the ranges below a root; None if there is none."""
+        found = find_root(self._roots, root)
+        return self._recorded.get(found.first) if found is not None else None
 
     def has_open(self, root: SpanContext) -> bool:
         """Whether it is the root of a trace that isn't complete."""
         return root.span_id in self._unsent
 
     def close_idle(self, now_ns: int) -> None:
-        """End the traces of threads in which nothing ran in the second before ``now_ns``, or that a set clock left behind."""
-        for thread in self._threads.values():
-            trace = thread.current
-            if trace is not None and not trace.open and abs(now_ns - trace.end_ns) > IDLE_NS:
-                self._end_trace(thread)
+        """End the traces of threads in which nothing ran in the second before ``now_ns``, or
+        that a set clock left behind.
+        """
+        self._own_traces.end_idle(now_ns, IDLE_NS)
+        self._follow()
+
+    def end_closed(self) -> None:
+        """End the traces in which nothing is open, so that a flush delivers them.
+
+        What follows in a training step is a trace of its own then, which the limit doesn't count.
+        """
+        for trace in self._followed.values():
+            state = self._own_traces.state(trace.begin)
+            if state is not None and not state.is_over and not state.is_open:
+                self._note_cut(trace)
+        self._own_traces.end_closed()
+        self._follow(waits_for_numbers=False)
 
     def close_all(self) -> None:
-        """End every trace now. Ranges that are still open come later, into a trace whose root span was sent, or never."""
-        for thread in self._threads.values():
-            self._end_trace(thread)
+        """End every trace now.
+
+        Ranges that are still open come later, into a trace whose root span was sent, or never.
+        """
+        self._own_traces.end_all()
+        self._follow()
         for trace in list(self._unsent.values()):
-            self._give_out(trace)
+            self._publish(trace)
 
-    def _open(self, begin: Opened, track: Track, target: SpanTarget) -> None:
-        thread = self._thread(track)
-        promised, start = self._promised.decide(begin.event_id)
-        if promised or thread.starts_new(begin):
-            self._end_trace(thread)
-        if thread.current is None:
-            self._threads[track.number] = self._threads.pop(
-                track.number
-            )  # the last to be forgotten
-            name = trace_name(begin.source, begin.name) or self._surroundings.name(track.name)
-            start = start if promised else self._start_root(thread, begin, name, target)
-            aside = self._surroundings.worker() is not None
-            thread.current = StepTrace(
-                start, track, begin.start_ns, begin.start_ns, called=name, aside=aside
-            )
-        trace = thread.current
-        if trace.context is not None:
-            self._unsent[trace.context.span_id] = trace
-        self._roots[begin.event_id] = trace
-        self._promised.publish(begin.event_id, trace.start)
-        trace.open.add(begin.event_id)
-        if _begins_trace(begin):
-            trace.called = trace.called if trace.calls else trace_name(begin.source, begin.name)
-            trace.calls += 1
-        trace.evaluates = trace.evaluates or _is_evaluation(begin)
-        thread.last_root, thread.after_step = begin.event_id, _is_step(begin)
-        if thread.after_step:
-            thread.note_step(trace)
+    def name(self, source: int, called: str, flags: int, thread_name: str) -> str:
+        """The name of the trace that begins with an outermost range. From any thread.
 
-    def _start_root(
-        self, thread: _Thread, begin: Opened, name: str, target: SpanTarget
-    ) -> RootStart | None:
-        """Start the root. The sampler sees the name that is known now; the root span's own name is decided at its end."""
-        trains = thread.trains and not _is_evaluation(begin)
-        start = self._surroundings.start_root(target, TRAINING if trains else name)
+        Args:
+            source: the range's.
+            called: the range's name.
+            flags: the range's, with ``BEGINS_STEP`` if it is a training step's.
+            thread_name: the thread's name.
+        """
+        if flags & EventFlag.BEGINS_STEP:
+            return TRAINING
+        return trace_name(source, called) or self._process_context.name(thread_name)
+
+    def _indices_to_start(self, began: Table) -> Iterator[int]:
+        """The indices of new traces that may be recorded, or that the program may ask about, in
+        order. The others are refused.
+        """
+        must_be_decided = began["may_be_asked"] | self._trace_roots.are_decided(began["first"])
+        if self._process_context.worker() is not None:  # the limit isn't for its traces
+            must_be_decided[:] = True
+        if self._cut:
+            threads = groups(began["begin"] >> np.uint64(ORDINAL_BITS))
+            must_be_decided[threads.first[is_in(threads.numbers, list(self._cut))]] = True
+        index = 0
+        while index < len(began):
+            limiter = self._limiter_of(bool(began["is_evaluation"][index]))
+            if must_be_decided[index] or limiter.admits(int(began["start_ns"][index])):
+                yield index
+                index += 1
+            else:
+                index = self._next_index(began, must_be_decided, index + 1)
+
+    def _next_index(self, began: Table, must_be_decided: Table, index: int) -> int:
+        """The first index, ``index`` or later, of a trace that the limit may admit or that must be
+        decided; the table's length if there is none.
+
+        It compares whole columns, because mostly the limit refuses thousands in a row.
+        """
+        rest = began[index:]
+        admitted = np.where(
+            rest["is_evaluation"],
+            self._evaluation_limiter.may_admit(rest["start_ns"]),
+            self.limiter.may_admit(rest["start_ns"]),
+        )
+        found = np.flatnonzero(admitted | must_be_decided[index:])
+        return index + int(found[0]) if len(found) else len(began)
+
+    def _limiter_of(self, is_evaluation: bool) -> RootLimiter:
+        return self._evaluation_limiter if is_evaluation else self.limiter
+
+    def _start(self, row: Table, batch: Batch, target: SpanTarget) -> None:
+        """Decide on a trace that has begun. ``row`` is a table of this one alone."""
+        [new] = records("new_trace", row)
+        track, called, source, flags = _begin_of(new, batch)
+        name = self.name(source, called, flags, track.name)
+        start = self._trace_roots.decide(new.first, lambda: self._start_root(new, name, target))
+        self._cut.discard(track.number)
+        if start is None:
+            return
+        trace = StepTrace(
+            start,
+            track,
+            start.name,
+            new.start_ns,
+            new.start_ns,
+            new.first,
+            new.begin,
+            in_worker=self._process_context.worker() is not None,
+        )
+        # A trace may continue after others have begun in its thread. Its root is sent once.
+        trace.is_published = new.first != new.begin and any(
+            other.first == new.first for other in self._recorded.values()
+        )
+        self._recorded[new.begin] = self._followed[new.begin] = trace
+        if not trace.is_published:
+            self._unsent[start.context.span_id] = trace
+
+    def _start_root(self, new: Any, name: str, target: SpanTarget) -> RootStart | None:
+        if name == TRAINING and new.begin >> ORDINAL_BITS in self._cut:
+            return self._process_context.start_root(target, name)
+        limiter = self._limiter_of(new.is_evaluation)
+        # The limit is for all traces but those that continue a trace of the program's, which is
+        # known only when the root has been started. Mostly the limit refuses, so it is asked
+        # before: random ids take as long as everything else, and the GIL twice.
+        if self._process_context.worker() is None and not limiter.admits(new.start_ns):
+            return None
+        start = self._process_context.start_root(target, name)
         if (
             start is not None
             and (start.parent is None or start.parent.is_remote)
-            and not self.limiter.admit(begin.start_ns)
+            and not limiter.admit(new.start_ns)
         ):
             return None
         return start
 
-    def _note(self, rows: _Rows, roots: Iterable[int]) -> None:
-        """Apply what the rows say of those of ``roots`` that are known."""
-        for root in roots:
-            trace = self._roots.get(root)
-            if trace is None or root not in rows.spans:
+    def _follow(self, *, waits_for_numbers: bool = True) -> None:
+        """Update the recorded traces, and publish those that are complete.
+
+        ``waits_for_numbers``: a training step that is over waits for its number while the trace
+        after it isn't over, because the drain waits for what comes after an optimizer's step.
+        """
+        for trace in list(self._followed.values()):
+            state = self._own_traces.state(trace.begin)
+            if state is None:  # its thread was forgotten, among very many
+                self._publish(trace)
+                self._cut.discard(trace.thread.number)
+                del self._followed[trace.begin], self._recorded[trace.begin]
                 continue
-            trace.spans += rows.spans[root]
-            trace.evaluates = root not in rows.trained and (
-                trace.evaluates or root in rows.evaluated
-            )
-            if root in rows.stepped:
-                thread = self._thread(trace.thread)
-                thread.note_step(trace)
-                thread.after_step = thread.after_step or thread.last_root == root
-            if root in rows.ends:
-                trace.open.discard(root)
-                if not trace.given_out:
-                    trace.end_ns = max(trace.end_ns, rows.ends[root])
-                if trace.over and not trace.open:
-                    self._give_out(trace)
+            trace.until = state.until
+            if not trace.is_published:
+                trace.end_ns = max(trace.end_ns, state.end_ns)
+                if _is_complete(trace, state, waits_for_numbers):
+                    self._publish(trace)
+            if trace.is_published and state.has_next:
+                del self._followed[trace.begin]
 
-    def _thread(self, info: Track) -> _Thread:
-        thread = self._threads.get(info.number)
-        if thread is None:
-            thread = self._threads[info.number] = _Thread()
-            if len(self._threads) > MAX_THREADS:
-                self._end_trace(self._threads.pop(next(iter(self._threads))))
-        return thread
+    def _end_step(self, step: TrainingStep) -> None:
+        """Note that a training step is over: the trace with its optimizer is that of the step,
+        and ends with it.
+        """
+        first = self._find_outside_of_calls(step.first)
+        trace = self._find_outside_of_calls(step.last)
+        # Two traces, if another optimizer stepped after the drain had to say which step is next.
+        if first is not None and first.number < 0:
+            first.number = step.number
+        if trace is not None:
+            trace.number = step.number
+            trace.end_ns = max(trace.end_ns, step.end_ns)
 
-    def _forget_oldest_roots(self) -> None:
-        """Before a batch, so that all roots of a batch are known while its rows are mapped. Twice as many may be open."""
-        for root in list(islice(self._roots, len(self._roots) - MAX_REMEMBERED_ROOTS)):
-            trace = self._roots.pop(root)
-            if root in trace.open and len(self._roots) < 2 * MAX_REMEMBERED_ROOTS:
-                self._roots[root] = trace  # the last to be forgotten
+    def _find_outside_of_calls(self, event_id: int) -> StepTrace | None:
+        """The recorded trace of a range that is outermost but for traced Python calls; None if it
+        lies in one of these, since many steps may lie in one call.
+        """
+        trace = self.find(event_id)
+        if trace is None or self._own_traces.is_in_call(trace.begin, event_id):
+            return None
+        return trace
 
-    def _end_trace(self, thread: _Thread) -> None:
-        trace, thread.current = thread.current, None
-        thread.after_step = False
-        if trace is None:
+    def _note_cut(self, trace: StepTrace) -> None:
+        if trace.name == TRAINING and trace.number < 0:
+            self._cut.add(trace.thread.number)
+
+    def _forget_oldest(self) -> None:
+        """Before a batch, so that all traces of a batch are known while its rows are mapped."""
+        complete = len(self._recorded) - len(self._followed) - MAX_REMEMBERED_TRACES
+        if complete <= 0:
             return
-        trace.over = True
-        if not trace.open:
-            self._give_out(trace)
+        oldest = (begin for begin in self._recorded if begin not in self._followed)
+        for begin in list(islice(oldest, complete)):
+            del self._recorded[begin]
 
-    def _give_out(self, trace: StepTrace) -> None:
-        if trace.context is not None and not trace.given_out:
+    def _publish(self, trace: StepTrace) -> None:
+        if not trace.is_published:
             self._finished.append(trace)
             self._unsent.pop(trace.context.span_id, None)
-        trace.given_out = True
+        trace.is_published = True
+
+
+class _Begin(NamedTuple):
+    """The range with which a trace begins."""
+
+    track: Track
+    called: str
+    source: int
+    flags: int
+
+
+def _begin_of(new: Any, batch: Batch) -> _Begin:
+    """The range with which a new trace begins, as it was announced; if nobody did, all that is
+    known is the thread of a row below it.
+    """
+    if new.opened < 0:
+        return _Begin(batch.tracks[int(batch.thread[new.row])], "", EventSource.TORCH, 0)
+    columns = batch.opened.columns
+    flags = EventFlag.BEGINS_STEP if new.trains else int(columns["flags"][new.opened])
+    return _Begin(
+        batch.tracks[int(columns["thread"][new.opened])],
+        batch.opened.names[int(columns["name"][new.opened])],
+        int(columns["source"][new.opened]),
+        flags,
+    )
+
+
+def _is_complete(trace: StepTrace, state: TraceState, waits_for_numbers: bool) -> bool:
+    may_get_number = trace.name == TRAINING and trace.number < 0 and state.is_before_current
+    return state.is_over and not state.is_open and not (waits_for_numbers and may_get_number)

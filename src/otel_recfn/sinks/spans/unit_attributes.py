@@ -1,4 +1,5 @@
-"""The attributes of whole units, on one of their spans; and their generations, from their ranges ``decode``.
+"""The attributes of whole units, on one of their spans; and their generations, from their ranges
+``decode``.
 
 unit  ──[model: 20 tokens]──[decode 2]──[decode 3]──[decode 4]──
         prefill
@@ -12,45 +13,53 @@ from typing import Any
 import numpy as np
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.number_sets import is_in
-from otel_recfn.batches.stage import Decided
-from otel_recfn.model.batch import Batch
+from otel_recfn.batches.number_sets import equals, is_in
+from otel_recfn.batches.stage import Decided, OwnRoot, find_root
+from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.events import EventSource
 from otel_recfn.model.generation import PHASE, PREFILL
 from otel_recfn.support.texts import values_by_key
 
-UnitKey = tuple[int, int]
+Decoding = tuple[SpanContext | SpanContextRef, int, int, Mapping[str, Any]]
 
 
-def decoding_in(
-    batch: Batch, roots: Mapping[int, SpanContext]
-) -> Iterator[tuple[UnitKey, int, int, Mapping[str, Any]]]:
-    """The ranges ``decode`` of a batch: each one's unit, and the arguments for ``Generation.add``.
+def decoding_in(batch: Batch, roots: Sequence[OwnRoot]) -> Iterator[Decoding]:
+    """The ranges ``decode`` of a batch: the span above each one's unit, and the arguments for
+    ``Generation.add``.
 
     ``roots`` are those of ``Folding.add``.
     """
-    rows = np.flatnonzero((batch.source == EventSource.MODULE) & (batch.step_number >= 0))
-    columns = (batch.context, batch.root, batch.step_number, batch.end_ns, batch.attributes)
-    for context, root, number, end_ns, text in zip(
-        *[column[rows].tolist() for column in columns], strict=True
-    ):
-        above = batch.contexts[context]
-        span = roots.get(root) if above.trace_id == 0 else above
+    is_decode = equals(batch.source, EventSource.MODULE) & (batch.step_number >= 0)
+    for row in np.flatnonzero(is_decode).tolist():
+        parent_span = batch.contexts[batch.context[row]]
+        span: SpanContext | SpanContextRef | None = parent_span
+        if parent_span.trace_id == 0:
+            own_root = find_root(roots, int(batch.root[row]))
+            span = own_root.context if own_root is not None else None
         if span is not None:
-            yield (
-                (span.trace_id, span.span_id),
-                number,
-                end_ns,
-                values_by_key(batch.names[text]) if text else {},
-            )
+            text = batch.names[batch.attributes[row]]
+            attributes = values_by_key(text) if text else {}
+            yield span, int(batch.step_number[row]), int(batch.end_ns[row]), attributes
 
 
 def add_to_unit(
-    decided: Decided, unit: int, attributes: Mapping[str, Any], prefill_ids: Sequence[int]
+    decided: Decided,
+    unit: int,
+    attributes: Mapping[str, Any],
+    generated: Mapping[str, Any],
+    prefill_ids: Sequence[int],
 ) -> None:
-    """Add attributes of a whole unit to its first prefill, or else to the span that is seen first.
+    """Add the attributes of a whole unit to its first span.
 
-    ``unit`` is its place among those that were decided, ``prefill_ids`` the event ids of the first calls of its generations.
+    The attributes of its generations go to its first prefill. If that has no span, they go to the
+    first span, too.
+
+    Args:
+        decided: the units that were decided together.
+        unit: the index of this one among them.
+        attributes: those of the unit.
+        generated: those of its generations.
+        prefill_ids: the event ids of the first calls of its generations.
     """
     summaries = decided.summaries
     ids = np.concatenate(
@@ -61,7 +70,8 @@ def add_to_unit(
     )
     prefills = np.flatnonzero(is_in(ids, prefill_ids)).tolist()
     for span in prefills:
-        decided.further[span] = {PHASE: PREFILL}
-    first = prefills[0] if prefills else decided.first_spans.get(unit)
-    if first is not None and attributes:
-        decided.further.setdefault(first, {}).update(attributes)
+        decided.extra_attributes[span] = {PHASE: PREFILL}
+    first = decided.first_spans.get(unit)
+    for span, found in ((first, attributes), (prefills[0] if prefills else first, generated)):
+        if span is not None and found:
+            decided.extra_attributes.setdefault(span, {}).update(found)

@@ -10,17 +10,18 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from models.chrome_events import model_events, model_flows
 from otel_recfn._native import encode_chrome_events, encode_chrome_flows
+from otel_recfn.batches.python_ids import CallIds
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope, RowKind
+from otel_recfn.sinks.chrome.arrows import Arrows
 
 PID = 4242
 
-any_text = st.text(
-    st.characters(exclude_categories=()), max_size=20
-)  # lone surrogates and control characters too
+# Lone surrogates and control characters too.
+any_text = st.text(st.characters(exclude_categories=()), max_size=20)
 unsigned = st.integers(0, (1 << 63) - 1)
 signed = st.integers(-(1 << 63), (1 << 63) - 1)
 times = st.integers(0, 1 << 62)
@@ -74,10 +75,10 @@ def row_numbers(batch: Batch) -> Any:
     return np.arange(len(batch), dtype=np.int64)
 
 
-def encoded(encoder: Any, *arguments: Any) -> bytes:
+def encoded(encoder: Any, *arguments: Any, **named: Any) -> bytes:
     """What an encoder writes, to memory that held something else before."""
     memory = bytearray(b"x" * 10)
-    size = encoder(*arguments, memory)
+    size = encoder(*arguments, **named, pid=PID, memory=memory)
     return bytes(memory[:size])
 
 
@@ -89,16 +90,26 @@ def parsed(data: bytes) -> list[dict[str, Any]]:
 def encode(*given_rows: dict[str, Any], base_ns: int = 0) -> list[dict[str, Any]]:
     """Rows as dicts to events."""
     batch = make_batch(given_rows)
-    return parsed(encoded(encode_chrome_events, batch, row_numbers(batch), PID, base_ns))
+    return parsed(
+        encoded(encode_chrome_events, batch, row_numbers(batch), base_ns=base_ns, ids=None)
+    )
 
 
-@given(st.lists(rows, max_size=6), times)
-def test_it_writes_the_models_bytes(given_rows: list[dict[str, Any]], base_ns: int) -> None:
+@given(
+    st.lists(rows, max_size=6),
+    times,
+    st.lists(st.tuples(*[st.one_of(st.just(0), unsigned)] * 2), min_size=6, max_size=6),
+)
+def test_it_writes_the_models_bytes(
+    given_rows: list[dict[str, Any]], base_ns: int, ids: list[tuple[int, int]]
+) -> None:
     batch = make_batch(given_rows)
     order = row_numbers(batch)[::-1]
-    native = encoded(encode_chrome_events, batch, order, PID, base_ns)
-    assert native == encoded(model_events, batch, order, PID, base_ns)
-    parsed(native)
+    own, caller = (np.array(each[: len(batch)], np.uint64) for each in zip(*ids, strict=True))
+    for ids in [None, CallIds(own, caller)]:
+        native = encoded(encode_chrome_events, batch, order, base_ns=base_ns, ids=ids)
+        assert native == encoded(model_events, batch, order, base_ns=base_ns, ids=ids)
+        parsed(native)
 
 
 def test_many_operators_that_share_some_of_what_they_say() -> None:
@@ -116,8 +127,8 @@ def test_many_operators_that_share_some_of_what_they_say() -> None:
             for number in range(5000)
         ]
     )
-    native = encoded(encode_chrome_events, batch, row_numbers(batch), PID, 0)
-    assert native == encoded(model_events, batch, row_numbers(batch), PID, 0)
+    native = encoded(encode_chrome_events, batch, row_numbers(batch), base_ns=0, ids=None)
+    assert native == encoded(model_events, batch, row_numbers(batch), base_ns=0, ids=None)
     said = {
         json.dumps([event["name"], event.get("cat"), event["tid"], event["args"].get("Input Dims")])
         for event in parsed(native)
@@ -134,11 +145,11 @@ def test_it_writes_the_models_arrows(
     ends: list[tuple[int, int, int, int]], first_id: int, base_ns: int
 ) -> None:
     types = (np.uint64, np.int64, np.uint64, np.int64)
-    columns = [
-        np.array([end[column] for end in ends], dtype=kind) for column, kind in enumerate(types)
-    ]
-    native = encoded(encode_chrome_flows, *columns, first_id, PID, base_ns)
-    assert native == encoded(model_flows, *columns, first_id, PID, base_ns)
+    arrows = Arrows(
+        *[np.array([end[column] for end in ends], dtype=kind) for column, kind in enumerate(types)]
+    )
+    native = encoded(encode_chrome_flows, arrows, first_id=first_id, base_ns=base_ns)
+    assert native == encoded(model_flows, arrows, first_id=first_id, base_ns=base_ns)
     assert len(parsed(native)) == 2 * len(ends)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
+from helpers.batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
+from helpers.perfetto_ui import ask_perfetto
 from otel_recfn.model.events import EventFlag, RecordScope, RowKind, make_event_id
 from otel_recfn.sinks.chrome.writer import TraceWriter
-from perfetto_ui import ask_perfetto
 
 pytestmark = pytest.mark.one_python
 
@@ -23,7 +23,10 @@ SLICES = """
     left join slice parent on slice.parent_id = parent.id
     order by slice.ts, slice.dur desc
 """
-BESIDE = "select slice.name, dur, pid from slice join process_track on track_id = process_track.id join process using (upid)"
+BESIDE = (
+    "select slice.name, dur, pid from slice join process_track on track_id = process_track.id join"
+    " process using (upid)"
+)
 COMPLAINTS = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
 NUMBERS = (
     "select int_value, string_value, real_value from args where key = 'args.{}' order by int_value"
@@ -90,7 +93,9 @@ def test_what_ends_on_another_thread_overlaps_nothing(path: Path) -> None:
 
 
 def test_spans_nest_or_are_beside_the_threads(path: Path) -> None:
-    """The third range begins in the second, which is open: what lies around it and the first would cut the second in two."""
+    """The third range begins in the second, which is open: what lies around it and the first
+    would cut the second in two.
+    """
     here, there = context(5, 6), context(8, 9)
     rows = [row(1, "first", 0, 10, context=here), row(3, "third", 30, 40, context=here)]
     write(path, rows, [row(2, "second", 20, 60, context=there)])
@@ -123,7 +128,8 @@ def test_arrows_marks_and_arguments(path: Path) -> None:
     write(path, [forward, backward, mark])
     arrows, marks, handles, shapes, complaints = ask_perfetto(
         path,
-        "select a.name, b.name from flow join slice a on flow.slice_out = a.id join slice b on flow.slice_in = b.id",
+        "select a.name, b.name from flow join slice a on flow.slice_out = a.id join slice b on"
+        " flow.slice_in = b.id",
         "select name, dur from slice where category = 'cpu_instant_event'",
         NUMBERS.format("External id"),
         "select key, int_value from args where flat_key like 'args.Input Dims%' order by key",

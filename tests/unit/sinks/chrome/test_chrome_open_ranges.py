@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from batches import MAIN_THREAD, WORKER_THREAD, make_batch, open_for_long
+from helpers.batches import MAIN_THREAD, WORKER_THREAD, make_batch, open_for_long
+from helpers.perfetto_ui import ask_perfetto
+from helpers.trace_files import events_in, names_in
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.chrome import trace_file
 from otel_recfn.sinks.chrome.writer import TraceWriter
-from perfetto_ui import ask_perfetto
-from trace_files import events_in, names_in
 
 NOW_NS = time.time_ns() // 1000 * 1000
 OUTER, INNER = make_event_id(1, 1), make_event_id(1, 2)
@@ -73,7 +73,7 @@ def test_what_ended_without_a_row_is_gone(writer: TraceWriter, path: Path) -> No
 def test_thousands_are_bounded_with_their_parents(
     writer: TraceWriter, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_file, "MOST_OPEN", 100)
+    monkeypatch.setattr(trace_file, "MAX_OPEN", 100)
     deep = [
         row(
             make_event_id(1, n),
@@ -112,8 +112,8 @@ def test_perfetto_shows_them(writer: TraceWriter, path: Path) -> None:
     )
     slices, complaints = ask_perfetto(
         path,
-        "select slice.name, slice.dur, parent.name from slice left join slice parent on slice.parent_id = parent.id "
-        "order by slice.ts, slice.dur desc",
+        "select slice.name, slice.dur, parent.name from slice left join slice parent on"
+        " slice.parent_id = parent.id order by slice.ts, slice.dur desc",
         "select name, value from stats where severity in ('error', 'data_loss') and value > 0",
     )
     assert not complaints

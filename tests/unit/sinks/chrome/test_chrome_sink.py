@@ -1,4 +1,7 @@
-"""The Chrome trace's sink never makes its caller wait, stays bounded, and counts what it lost. Writers here block on events."""
+"""The Chrome trace's sink never makes its caller wait, stays bounded, and counts what it lost.
+
+Writers here block on events.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from typing import Any
 import pytest
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from batches import make_batch, open_for_long
+from helpers.batches import make_batch, open_for_long
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.columns import ROW_BYTES
-from otel_recfn.sinks.chrome.sink import ROWS_OF_A_BATCH, ChromeTraceSink
-from timeouts import PATIENCE_S
+from otel_recfn.sinks.chrome.sink import BATCH_ROWS, ChromeTraceSink
 
 Make = Callable[..., ChromeTraceSink]
 
@@ -29,6 +32,7 @@ class Gated:
             threading.Event(),
             threading.Event(),
         )
+        self.checked = threading.Event()
         if is_open:
             self.gate.set()
         self.calls: list[str] = []
@@ -43,6 +47,9 @@ class Gated:
         self.calls.append(f"{repr(error) if error else len(batch)}{told}")
         if error is not None:
             raise error
+
+    def check(self) -> None:
+        self.checked.set()
 
     def close(self, lost: int = 0) -> None:
         self.calls.append(f"close {lost}")
@@ -59,9 +66,7 @@ def make() -> Iterator[Make]:
 
     def make(writer: Gated, batches: int = 100, rows: int = 1000) -> ChromeTraceSink:
         given: Any = writer
-        made.append(
-            (ChromeTraceSink(given, ROW_BYTES * (ROWS_OF_A_BATCH * batches + rows)), writer)
-        )
+        made.append((ChromeTraceSink(given, ROW_BYTES * (BATCH_ROWS * batches + rows)), writer))
         return made[-1][0]
 
     yield make
@@ -101,6 +106,13 @@ def test_batches_arrive_in_order_on_a_thread_that_is_not_instrumented(make: Make
     assert sink.flush(0)
     sink.write(rows(2))
     assert lost(sink) == {"queue_full": 2}
+
+
+def test_the_file_is_looked_after_while_nothing_is_recorded(make: Make) -> None:
+    writer = Gated()
+    make(writer).start()
+    assert writer.checked.wait(PATIENCE_S)
+    assert writer.calls == []
 
 
 class TestBounds:

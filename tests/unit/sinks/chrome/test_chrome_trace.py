@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
-from batches import WORKER_THREAD, make_batch
+from helpers.batches import WORKER_THREAD, make_batch
+from helpers.trace_files import base_ns, events_in, read_trace
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.model.events import EventFlag, RecordScope, make_event_id
 from otel_recfn.sinks.chrome.writer import TraceWriter
-from trace_files import base_ns, events_in, read_trace
 
 pytestmark = pytest.mark.one_python
 
@@ -39,6 +42,17 @@ def test_the_rank_is_that_of_the_launcher(tmp_path: Path, monkeypatch: pytest.Mo
         "rank": 3,
         "world_size": 8,
     }
+
+
+def test_what_came_to_no_sink_is_missing_in_the_file_too(
+    path: Path, instrumentor: OtelRecordFunctionInstrumentor
+) -> None:
+    instrumentor.instrument(chrome_trace=path, tracer_provider=TracerProvider())
+    with ExitStack() as opened:
+        for _ in range(17_000):  # more than are followed
+            opened.enter_context(record_function("nested"))
+    instrumentor.uninstrument()
+    assert read_trace(path)["lost"] == instrumentor.counters()["dropped.buffer_full"] > 0
 
 
 def test_no_nanosecond_is_lost_on_the_way_through_a_double(writer: TraceWriter, path: Path) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from batches import make_batch
-from forked_work import in_child
+from helpers.batches import make_batch
+from helpers.forked_work import in_child
+from helpers.trace_files import events_in, read_trace
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.chrome.writer import TraceWriter
-from trace_files import events_in, read_trace
 
 
 def test_the_file_has_what_was_written_and_an_existing_one_is_replaced(path: Path) -> None:
@@ -47,9 +47,8 @@ class TestFailure:
         self, tmp_path: Path, directory: str
     ) -> None:
         (tmp_path / "closed").mkdir(mode=0)
-        with pytest.raises(
-            SettingError, match=r"cannot be written|there is no directory"
-        ):  # the latter for root
+        # The latter for root.
+        with pytest.raises(SettingError, match=r"cannot be written|there is no directory"):
             TraceWriter(tmp_path / directory / "trace.json")
 
     def test_a_file_that_someone_else_writes_is_left_to_them(

@@ -1,4 +1,6 @@
-"""The program closes descriptors that are not its own, and opens files of its own under the same numbers."""
+"""The program closes descriptors that are not its own, and opens files of its own under the same
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from batches import make_batch
-from forked_work import in_child
+from helpers.batches import make_batch
+from helpers.forked_work import in_child
+from helpers.timeouts import PATIENCE_S
+from helpers.trace_files import names_in
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.legacy import RecordProfile
 from otel_recfn.sinks.chrome.writer import TraceWriter
-from timeouts import PATIENCE_S
-from trace_files import names_in
 
 pytestmark = [
     pytest.mark.one_python,
@@ -119,8 +121,7 @@ def test_a_legacy_profile_keeps_no_descriptor_while_it_runs(tmp_path: Path) -> N
     profile = RecordProfile(where / "steps.trace")
     with record_function("step"):
         pass
-    assert (
-        ours(where) == set()
-    )  # so there is nothing of it that the program could close and open anew
+    # So there is nothing of it that the program could close and open anew.
+    assert ours(where) == set()
     profile.close()
     assert "step" in (where / "steps.trace").read_text()

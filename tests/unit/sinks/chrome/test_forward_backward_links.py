@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn._native import ForwardRanges
 from otel_recfn.batches.forward_links import find_links
 from otel_recfn.model.batch import Batch

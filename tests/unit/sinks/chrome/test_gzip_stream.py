@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gzip
+import io
 import os
 import platform
 import shutil
@@ -36,7 +37,9 @@ def test_all_that_was_put_is_there_after_a_flush(piece: bytes) -> None:
         content += stream.put(b"", len(content))
         text += piece
         content += stream.flush(len(content))
-        assert gzip.decompress(content) == text
+        # Gzip.decompress takes ten times as long for many.
+        with gzip.open(io.BytesIO(content)) as members:
+            assert members.read() == text
     assert stream.flush(len(content)) == b""
 
 
@@ -78,7 +81,9 @@ extern "C" int upper_in_use() {
   return low >> 2 & 1;
 }
 """
-"""Bit 2 of what XGETBV says of register 1: the upper halves of the vector registers hold something. -1 where it doesn't say."""
+"""Bit 2 of what XGETBV says of register 1: the upper halves of the vector registers hold
+something. -1 where it doesn't say.
+"""
 
 
 @pytest.fixture

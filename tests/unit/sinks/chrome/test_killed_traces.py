@@ -1,4 +1,6 @@
-"""Killed between any two calls of the system, a full disk, no free descriptor: the trace goes on behind a counted gap."""
+"""Killed between any two calls of the system, a full disk, no free descriptor: the trace goes on
+behind a counted gap.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ from typing import Any
 
 import pytest
 
-from batches import make_batch
-from forked_work import killed_in_child
+from helpers.batches import make_batch
+from helpers.forked_work import killed_in_child
+from helpers.perfetto_ui import ask_perfetto
+from helpers.small_process import Run
+from helpers.trace_files import events_in, names_in, names_in_cut
+from otel_recfn import _native
 from otel_recfn.model.events import RecordScope
-from otel_recfn.sinks.chrome import trace_file as chrome_trace_file
 from otel_recfn.sinks.chrome.writer import TraceWriter
-from perfetto_ui import ask_perfetto
-from small_process import Run
-from trace_files import events_in, names_in, names_in_cut
 
 pytestmark = pytest.mark.one_python
 CALLS: list[tuple[Any, str]] = [
@@ -181,23 +183,25 @@ def test_a_full_disk_costs_the_batches_that_meet_it(
     "error", [OSError(errno.ENOSPC, "no space"), OSError(errno.EDQUOT, "quota")]
 )
 def test_at_any_moment(path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    """Whatever call fails: each batch is in the file whole or counted, and no arrow begins nowhere."""
+    """Whatever call fails: each batch is in the file whole or counted, and no arrow begins
+    nowhere.
+    """
     chance = random.Random(11)
     failing = 0.0
 
     def sometimes(call: Callable[..., Any]) -> Callable[..., Any]:
-        def replacement(*arguments: Any) -> Any:
+        def replacement(*arguments: Any, **named: Any) -> Any:
             if chance.random() < failing:
                 raise error
-            return call(*arguments)
+            return call(*arguments, **named)
 
         return replacement
 
     for module, name in (
         (os, "pwrite"),
         (os, "ftruncate"),
-        (chrome_trace_file._native, "encode_chrome_events"),
-        (chrome_trace_file._native, "encode_chrome_flows"),
+        (_native, "encode_chrome_events"),
+        (_native, "encode_chrome_flows"),
     ):
         monkeypatch.setattr(module, name, sometimes(getattr(module, name)))
     writer = TraceWriter(path)

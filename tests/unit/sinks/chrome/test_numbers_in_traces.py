@@ -1,4 +1,6 @@
-"""Numbers in Chrome traces as torch.profiler has them: memory as counters, sequence numbers of nodes."""
+"""Numbers in Chrome traces as torch.profiler has them: memory as counters, sequence numbers of
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from helpers.perfetto_ui import ask_perfetto
+from helpers.trace_files import base_ns, events_in
 from otel_recfn import profile
-from otel_recfn.model.events import RecordScope, RowKind, make_event_id
+from otel_recfn.model.events import RowKind
 from otel_recfn.sinks.chrome.writer import TraceWriter
-from perfetto_ui import ask_perfetto
-from trace_files import base_ns, events_in
 
 pytestmark = pytest.mark.one_python
 
@@ -80,50 +82,6 @@ def test_perfetto_has_a_counter_track(writer: TraceWriter, path: Path) -> None:
         path, f"select value from {joined} where name like 'memory%' order by ts"
     )
     assert found == [(4096.0,), (4000.0,)]
-
-
-EVALUATE = "autograd::engine::evaluate_function: MulBackward0"
-ROW = dict[str, Any]
-
-
-def node(number: int, sequence_nr: int) -> tuple[ROW, ROW]:
-    """The node, and the range around it."""
-    around = make_event_id(1, number)
-    backward = {
-        "scope": RecordScope.BACKWARD_FUNCTION,
-        "sequence_nr": sequence_nr,
-        "forward_thread_id": 3,
-        "parent": around,
-    }
-    return {"name": "MulBackward0", "event_id": around + 1, **backward}, {
-        "name": EVALUATE,
-        "event_id": around,
-    }
-
-
-def numbers_in(path: Path) -> list[tuple[Any, Any]]:
-    ranges = [event["args"] for event in events_in(path, "X") if event["name"] == EVALUATE]
-    return [(args.get("Sequence number"), args.get("Fwd thread id")) for args in ranges]
-
-
-@pytest.mark.parametrize("at_once", [1, 4])
-def test_they_are_those_of_the_node_inside_also_of_an_earlier_batch(
-    writer: TraceWriter, path: Path, at_once: int
-) -> None:
-    rows = [*node(1, 7), *node(10, 8)]
-    for first in range(0, len(rows), at_once):
-        writer.write(make_batch(rows[first : first + at_once]))
-    assert numbers_in(path) == [(7, 3), (8, 3)]
-
-
-def test_other_ranges_around_a_node_have_none(writer: TraceWriter, path: Path) -> None:
-    inner, outer = node(1, 7)
-    writer.write(make_batch([inner, {**outer, "name": "mine"}]))
-    assert [
-        event["args"].get("Sequence number")
-        for event in events_in(path, "X")
-        if event["name"] == "mine"
-    ] == [None]
 
 
 @pytest.mark.torch

@@ -1,4 +1,6 @@
-"""A disk that doesn't take what is written holds up neither the program nor other sinks; what is lost is counted and told."""
+"""A disk that doesn't take what is written holds up neither the program nor other sinks; what is
+lost is counted and told.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,10 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from forked_work import in_child
+from helpers.forked_work import in_child
+from helpers.timeouts import PATIENCE_S
+from helpers.trace_files import events_in, names_in, names_in_cut, read_trace
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, record_function
-from otel_recfn.sinks.growing_file import GrowingFile
-from timeouts import PATIENCE_S
-from trace_files import events_in, names_in, names_in_cut, read_trace
 
 
 class Disk:
@@ -33,14 +34,14 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    disk, written = Disk(), GrowingFile._write_at
+    disk, written = Disk(), os.pwrite
 
-    def write_at(self: GrowingFile, data: Any, offset: int) -> None:
+    def pwrite(descriptor: int, data: Any, offset: int) -> int:
         disk.is_asked.set()
         disk.takes.wait()
-        written(self, data, offset)
+        return written(descriptor, data, offset)
 
-    monkeypatch.setattr(GrowingFile, "_write_at", write_at)
+    monkeypatch.setattr(os, "pwrite", pwrite)
     yield disk
     disk.takes.set()
 

@@ -1,7 +1,10 @@
-"""The program's spans in the Chrome trace: slices above the ranges that ran in them, which nest whatever the threads do."""
+"""The program's spans in the Chrome trace: slices above the ranges that ran in them, which nest
+whatever the threads do.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +14,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch, open_for_long
-from otel_recfn.model.columns import NO_CONTEXT, SpanContextRef
+from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch, open_for_long
+from helpers.trace_files import events_in, read_trace
+from otel_recfn.model.batch import ProgramSpan
+from otel_recfn.model.columns import NO_CONTEXT, SpanContextRef, Track
 from otel_recfn.model.events import EventFlag, make_event_id
-from otel_recfn.sinks.chrome.span_slices import SpanSlice, SpanSlices
+from otel_recfn.sinks.chrome.heard_spans import SpanSlice
+from otel_recfn.sinks.chrome.span_slices import SpanSlices
 from otel_recfn.sinks.chrome.writer import TraceWriter
-from trace_files import events_in, read_trace
 
 pytestmark = pytest.mark.one_python
 
@@ -84,16 +89,16 @@ def test_no_slice_is_longer_where_something_else_is_there() -> None:
     assert told(slices_of(SPANS, inside)) == [("other", 1, 10, 20), ("request", 1, 0, 21)]
 
 
-def test_a_span_lies_in_its_parent_and_in_the_range_that_is_its_parent_also_when_that_ends_in_a_later_batch() -> (
-    None
-):
-    """The program sees the range's span as its current one: that is the parent of a span which it opens there."""
+def test_a_span_nests_in_its_parent_range_that_ends_in_a_later_batch() -> None:
+    """The program sees the range's span as its current one: that is the parent of a span which
+    it opens there.
+    """
     spans = {**SPANS, CHILD: span("child", parent=context(5, 1000))}
     batches = [[row(2, 22, 24, REQUEST)], [row(3, 30, 40, CHILD)], [row(1, 20, 60, REQUEST)]]
     assert told(slices_of(spans, *batches)) == [("child", 1, 30, 41), ("request", 1, 20, 61)]
     known = {**SPANS, CHILD: span("child", parent=REQUEST)}
     assert told(slices_of(known, [row(1, 30, 40, CHILD)])) == [
-        ("request", 1, 30, 41),
+        ("request", 1, 30, 42),
         ("child", 1, 30, 41),
     ]
     over = {**spans, REQUEST: span("request", end=29)}
@@ -142,14 +147,55 @@ def test_what_is_not_over_stands_in_the_file_and_is_not_there_twice(path: Path) 
     writer.close()
 
 
+def heard(
+    name: str,
+    start: int,
+    end: int | None,
+    span_id: int = 6,
+    nests: bool = True,
+    thread: Track = MAIN_THREAD,
+) -> ProgramSpan:
+    """A span that has begun, or has ended, too."""
+    end_ns = 0 if end is None else BASE_NS + end
+    return ProgramSpan(
+        5, span_id, 0, name, thread, BASE_NS + start, end_ns, nests and end is not None
+    )
+
+
+def test_a_span_whose_begin_is_heard_of_is_one_slice_in_place_of_stretches() -> None:
+    begun = replace(make_batch([row(1, 10, 20, OTHER)]), spans=[heard("request", 5, None)])
+    ended = replace(make_batch([row(2, 30, 40, REQUEST)]), spans=[heard("GET /", 5, 60)])
+    state, over = SpanSlices(lambda *key: SPANS.get(context(*key))).after(begun)
+    assert over == []
+    assert told(state.open()) == [("request", 1, 5, 20)]
+    assert [one.nests for one in state.open()] == [False]
+    state, over = state.after(ended)
+    assert told(over) == [("GET /", 1, 5, 60)]
+    assert [one.nests for one in over] == [True]
+    _, over = state.after(make_batch([row(3, 70, 80, OTHER)]))
+    assert [*over, *state.open()] == []
+
+
+def test_a_stretch_ends_when_a_span_is_heard_to_begin_in_its_thread() -> None:
+    state, _ = SpanSlices(lambda *key: SPANS.get(context(*key))).after(
+        make_batch([row(1, 10, 20, OTHER)])
+    )
+    state, over = state.after(
+        replace(make_batch([row(2, 40, 50, OTHER)]), spans=[heard("request", 30, None)])
+    )
+    assert told(over) == [("other", 1, 10, 21)]
+    worker = row(1, 50, 60, OTHER, thread=WORKER_THREAD)
+    state, over = state.after(make_batch([row(3, 60, 70, OTHER), worker]))
+    assert told([*over, *state.open()]) == [("request", 1, 30, 70), ("other", 2, 50, 61)]
+
+
 class Thread:
     """Tasks that take turns on one thread, each with ranges and spans of its own."""
 
     def __init__(self) -> None:
         self.now = self.count = 0
-        self.open: list[
-            list[Any]
-        ] = []  # [task, number, start, context, is_crossed], in the order of begins
+        # [task, number, start, context, is_crossed], in the order of begins.
+        self.open: list[list[Any]] = []
         self.rows: list[dict[str, Any]] = []
         self.current: dict[int, list[SpanContextRef]] = {}
         self.spans: dict[SpanContextRef, Any] = {}

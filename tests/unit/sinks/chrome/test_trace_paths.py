@@ -1,4 +1,6 @@
-"""Which paths a trace is written to, which are refused at once, what becomes of one that is taken away."""
+"""Which paths a trace is written to, which are refused at once, what becomes of one that is
+taken away.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from batches import make_batch
-from forked_work import in_child
+from helpers.batches import make_batch
+from helpers.forked_work import in_child
+from helpers.trace_files import names_in
 from otel_recfn import OtelRecordFunctionInstrumentor, profile
 from otel_recfn.errors import SettingError
 from otel_recfn.legacy import RecordProfile
 from otel_recfn.sinks.chrome.writer import TraceWriter
-from trace_files import names_in
 
 pytestmark = pytest.mark.one_python
 NOBODY = 65534

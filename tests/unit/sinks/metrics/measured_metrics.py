@@ -1,4 +1,6 @@
-"""A metrics sink with readers of its own, and what the SDK says of the same durations when each is recorded by itself."""
+"""A metrics sink with readers of its own, and what the SDK says of the same durations when each
+is recorded by itself.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from opentelemetry.sdk.metrics.view import (
 )
 from opentelemetry.sdk.resources import Resource
 
-from batches import make_batch
+from helpers.batches import make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import RecordScope
 from otel_recfn.sinks.metrics.instruments import BOUNDS, DURATION, Report
@@ -84,7 +86,8 @@ class Ours:
     ) -> None:
         self.readers, self.provider = readers, provider(readers, **options)
         self.sink = MetricsSink(self.provider)
-        self.sink._series = SeriesTable(max_series)
+        # So many series as there are room for take long to make.
+        self.sink._series = SeriesTable(max_series)  # noqa: SLF001
 
     def record(self, rows: Sequence[Row]) -> None:
         self.sink.write(batch_of(rows))
@@ -109,7 +112,9 @@ class Model:
 def points(
     one: InMemoryMetricReader, metric: str = DURATION
 ) -> dict[tuple[tuple[str, Any], ...], dict[str, Any]]:
-    """The data points of a metric by their attributes, without the moments at which they were made."""
+    """The data points of a metric by their attributes, without the moments at which they were
+    made.
+    """
     data = one.get_metrics_data()
     found = [each for each in metrics_of(data) if each.name == metric]
     return {

@@ -13,8 +13,8 @@ from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.logarithm
     LogarithmMapping,
 )
 
-from batches import make_batch
-from example_counts import examples
+from helpers.batches import make_batch
+from helpers.example_counts import examples
 from otel_recfn.model.events import EventFlag, RowKind
 from otel_recfn.sinks.metrics.sdk_streams import _LOWEST_POWER, POWER_SCALE, POWERS
 from otel_recfn.sinks.metrics.sums import (
@@ -22,13 +22,13 @@ from otel_recfn.sinks.metrics.sums import (
     DurationSums,
     SeriesTable,
     SumColumn,
-    least_above,
+    min_above,
 )
 
 pytestmark = pytest.mark.one_python
 
 MANY_BOUNDS = tuple(n * 1e-6 for n in range(1, 60))
-LEAST_NS = [least_above(bounds) for bounds in ((0.0, 1e-6, 0.5), (), MANY_BOUNDS, POWERS)]
+MIN_NS = [min_above(bounds) for bounds in ((0.0, 1e-6, 0.5), (), MANY_BOUNDS, POWERS)]
 ROWS = st.lists(
     st.fixed_dictionaries(
         {
@@ -49,7 +49,7 @@ ROWS = st.lists(
 @examples(150)
 @given(st.lists(ROWS, max_size=4))
 def test_sums_are_those_of_the_rows(given_batches: list[list[dict[str, int]]]) -> None:
-    table, sums = SeriesTable(6), DurationSums(LEAST_NS)
+    table, sums = SeriesTable(6), DurationSums(MIN_NS)
     durations: list[list[int]] = [[] for _ in range(7)]
     for batch in map(make_batch, given_batches):
         sums.add(batch, table.numbers_of(batch))
@@ -59,9 +59,7 @@ def test_sums_are_those_of_the_rows(given_batches: list[list[dict[str, int]]]) -
             if one is not None
         }
         for row in batch.events():
-            if row.kind == RowKind.RANGE and not row.flags & (
-                EventFlag.PARTIAL | EventFlag.IN_COMPILATION
-            ):
+            if row.kind == RowKind.RANGE and not row.flags & EventFlag.IN_COMPILATION:
                 durations[known.get((row.scope, row.name), OVERFLOW)].append(
                     max(row.end_ns - row.start_ns, 0)
                 )
@@ -69,20 +67,20 @@ def test_sums_are_those_of_the_rows(given_batches: list[list[dict[str, int]]]) -
         if all_ns:
             plain = [len(all_ns), sum(all_ns), min(all_ns), max(all_ns), all_ns[-1]]
             assert sums.series[number, : len(SumColumn)].tolist() == plain
-        for least_ns, counts in zip(LEAST_NS, sums.buckets, strict=True):
-            places = Counter(bisect_right(least_ns.tolist(), ns) for ns in all_ns)
-            assert counts[number].tolist() == [places[place] for place in range(len(least_ns) + 1)]
+        for min_ns, counts in zip(MIN_NS, sums.buckets, strict=True):
+            places = Counter(bisect_right(min_ns.tolist(), ns) for ns in all_ns)
+            assert counts[number].tolist() == [places[place] for place in range(len(min_ns) + 1)]
 
 
 @given(st.one_of(st.floats(-1.0, 1e9), st.integers(0, 10**15).map(lambda ns: ns / 1e9)))
 def test_a_bound_divides_durations_as_their_seconds_do(bound: float) -> None:
-    [least] = least_above([bound]).tolist()
+    [least] = min_above([bound]).tolist()
     assert least / 1e9 > bound
     assert least == 0 or (least - 1) / 1e9 <= bound
 
 
 def test_bounds_that_no_duration_reaches() -> None:
-    assert least_above([nextafter(1e300, inf)]).tolist() == [(1 << 63) - 1]
+    assert min_above([nextafter(1e300, inf)]).tolist() == [(1 << 63) - 1]
 
 
 @examples(200)
@@ -93,6 +91,6 @@ def test_bounds_that_no_duration_reaches() -> None:
 )
 def test_power_buckets_are_those_of_the_sdk(durations: list[int]) -> None:
     mapping = LogarithmMapping(POWER_SCALE)
-    buckets = LEAST_NS[-1].searchsorted(durations, side="right") - 1 + _LOWEST_POWER
+    buckets = MIN_NS[-1].searchsorted(durations, side="right") - 1 + _LOWEST_POWER
     assert buckets.tolist() == [mapping.map_to_index(ns / 1e9) for ns in durations]
-    assert least_above(POWERS[:1]).tolist() == [1]
+    assert min_above(POWERS[:1]).tolist() == [1]

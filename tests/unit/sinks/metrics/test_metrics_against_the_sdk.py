@@ -1,4 +1,5 @@
-"""Data points are those that the SDK makes of the same durations when each of them is recorded by itself.
+"""Data points are those that the SDK makes of the same durations when each of them is recorded by
+itself.
 
 Of an exponential histogram they are so at our scale, where the SDK's would be finer.
 """
@@ -24,9 +25,9 @@ from measured_metrics import (
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
 
-from example_counts import examples
+from helpers.example_counts import examples
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.sinks.metrics.instruments import DURATION
-from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 
@@ -65,7 +66,9 @@ def test_points_are_as_if_each_duration_was_recorded(
 
 
 def agree(ours: Ours, model: Model) -> bool:
-    """The points are the same; False where the SDK fails with both: few buckets, and at first nothing but zeros."""
+    """The points are the same; False where the SDK fails with both: few buckets, and at first
+    nothing but zeros.
+    """
     both = [found(one.readers[0]) for one in (ours, model)]
     assert both[0] == both[1]
     return not isinstance(both[0], str)

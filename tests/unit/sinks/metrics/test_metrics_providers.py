@@ -1,4 +1,6 @@
-"""Meter providers that are there early, late, or not; that are replaced, raise, or are of another SDK; the counters in them."""
+"""Meter providers that are there early, late, or not; that are replaced, raise, or are of
+another SDK; the counters in them.
+"""
 
 from __future__ import annotations
 

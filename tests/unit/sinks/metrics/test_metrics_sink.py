@@ -23,12 +23,12 @@ from measured_metrics import (
 )
 from opentelemetry.sdk.metrics.view import View
 
-from batches import make_batch
-from forked_work import fork, in_child
+from helpers.batches import make_batch
+from helpers.forked_work import fork, in_child
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.model.events import EventFlag, RowKind
 from otel_recfn.sinks.metrics import instruments
 from otel_recfn.sinks.metrics.sums import SumColumn
-from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 DELTA, CUMULATIVE = TEMPORALITIES
@@ -36,16 +36,20 @@ OVERFLOW = (("otel.metric.overflow", True),)
 
 
 class TestWhatCounts:
-    def test_ranges_that_have_ended(self, ours: Ours) -> None:
+    def test_ranges_also_those_that_are_open_at_the_end(self, ours: Ours) -> None:
         rows = [
             {"name": "aten::add"},
             {"name": "mark", "kind": RowKind.MARK},
             {"name": "open", "flags": EventFlag.PARTIAL},
+            {"name": "tried out", "flags": EventFlag.IN_COMPILATION},
             {"name": "turned", "start_ns": 10, "end_ns": 5},
         ]
         ours.sink.write(make_batch(rows))
         found = points(ours.readers[0])
-        assert set(found) == {ADD, (("recfn.name", "turned"), ("recfn.scope", "FUNCTION"))}
+        assert set(found) == {
+            ADD,
+            *[(("recfn.name", name), ("recfn.scope", "FUNCTION")) for name in ("open", "turned")],
+        }
         assert found[ADD]["total"] == 500e-9
 
     def test_a_name_that_utf8_can_not_hold(self, ours: Ours) -> None:
@@ -96,7 +100,8 @@ class TestForks:
 
     def test_a_fork_waits_for_a_callback(self, ours: Ours, monkeypatch: pytest.MonkeyPatch) -> None:
         inside, forked, waited = threading.Event(), threading.Event(), []
-        hand = instruments.Instruments._add_to_streams
+        # The moment in which a reader's thread is in our callback.
+        hand = instruments.Instruments._add_to_streams  # noqa: SLF001
 
         def slow(*arguments: Any) -> None:
             inside.set()

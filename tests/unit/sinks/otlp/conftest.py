@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from otlp_plans import plan_of, target
 
-from batches import context
+from helpers.batches import context
 from otel_recfn.sinks.otlp import delivery
 from otel_recfn.sinks.otlp.delivery import otlp_delivery
 from otel_recfn.sinks.otlp.encoding import OtlpMapper
@@ -25,16 +25,16 @@ class Sending:
         delivery = otlp_delivery(exporter, request_bytes, queue_bytes)
         assert delivery is not None
         self.delivery = delivery
-        self._target = target()
-        self.delivery.use(self._target)
-        self._mapper = OtlpMapper(self._target)
         self.sent = 0
 
     def send(self, *names: str) -> None:
         """Spans of these names, as one request."""
         self.sent += len(names)
-        self.delivery.send(self._mapper.spans(plan_of([_row(name) for name in names])))
-        self.delivery._seal()
+        provider = target()
+        self.delivery.use(provider)
+        self.delivery.send(OtlpMapper(provider).spans(plan_of([_row(name) for name in names])))
+        # Spans of another provider go into another request, so that this one is complete.
+        self.delivery.use(target())
 
     def end(self) -> None:
         """Its threads have told what they had to tell, which they do when a flush has returned."""
@@ -46,12 +46,6 @@ class Sending:
         counters["waiting"] = self.sent - sum(counters.values())
         assert min(counters.values()) >= 0
         return {name: count for name, count in counters.items() if count}
-
-    @property
-    def failures(self) -> int:
-        """Attempts that failed since one was answered."""
-        failures: int = self.delivery._sender.failures
-        return failures
 
 
 def _row(name: str) -> dict[str, Any]:

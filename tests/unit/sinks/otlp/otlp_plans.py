@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 
-from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
+from helpers.batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.stage import SpanPlan, Stage
 from otel_recfn.model.columns import Track
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
@@ -116,7 +116,7 @@ def plans(draw: st.DrawFn) -> tuple[SpanPlan, Mapping[int, Mapping[str, Any]]]:
 
 def plan_of(rows: list[dict[str, Any]]) -> SpanPlan:
     """The plan of these rows, which lie in spans of the program."""
-    return Stage(0).plan(make_batch(rows), {})[0]
+    return Stage(0).plan(make_batch(rows))[0]
 
 
 def target(limits: SpanLimits | None = None) -> SpanTarget:

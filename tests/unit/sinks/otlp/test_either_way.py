@@ -1,4 +1,6 @@
-"""A sink makes the same spans on either way out; which way that is where the official exporters are not as we read them."""
+"""A sink makes the same spans on either way out; which way that is where the official exporters
+are not as we read them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from batches import BASE_NS, context, make_batch, open_for_long
+from helpers.batches import BASE_NS, context, make_batch, open_for_long
+from helpers.timeouts import PATIENCE_S
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.errors import SettingError
 from otel_recfn.model.events import EventFlag, make_event_id
@@ -29,11 +32,11 @@ from otel_recfn.sinks.otlp.transports import (
     Outcome,
     Verdict,
     made,
-    transport_of,
+    make_transport,
+    transport_for,
 )
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
-from timeouts import PATIENCE_S
 
 
 class Keeps:
@@ -67,7 +70,9 @@ class Keeps:
 
 
 def rows(units: int, ranges: int) -> list[dict[str, Any]]:
-    """Units below spans of the program, each with ranges of several names, two levels, and an error."""
+    """Units below spans of the program, each with ranges of several names, two levels, and an
+    error.
+    """
     found: list[dict[str, Any]] = []
     for unit in range(1, units + 1):
         start = BASE_NS + unit * 10**9
@@ -81,9 +86,10 @@ def rows(units: int, ranges: int) -> list[dict[str, Any]]:
             )
             found.append(
                 {
-                    "event_id": make_event_id(unit, number), "parent": outer, "root": outer, "name": f"op {number % 5}",
-                    "handle": number, "start_ns": begin, "end_ns": begin + number,
-                    "context": context(unit, 0xA), "sequence_nr": number, "cpu_time_ns": number % 5, **failed,
+                    "event_id": make_event_id(unit, number), "parent": outer, "root": outer,
+                    "name": f"op {number % 5}", "handle": number, "start_ns": begin,
+                    "end_ns": begin + number, "context": context(unit, 0xA), "sequence_nr": number,
+                    "cpu_time_ns": number % 5, **failed,
                 }
             )  # fmt: skip
         ends = {
@@ -136,10 +142,8 @@ def test_the_same_spans(volume: Volume, hooked: Any, limits: SpanLimits | None) 
         [span for span in spans if span.name in ("open", "open for long")]
         for spans in (expected, ours)
     ]
-    assert [len(spans) for spans in of_open_ranges] == [
-        2,
-        2,
-    ]  # in a trace of their own, whose ids are by chance
+    # In a trace of their own, whose ids are by chance.
+    assert [len(spans) for spans in of_open_ranges] == [2, 2]
     assert _in_order(ours) == _in_order(expected)
     assert len(keeps.bodies) > 1
     assert counters[0] == counters[1]
@@ -158,10 +162,11 @@ TIMEOUT_S = 3.0
 def test_an_exporter_for_http_is_read_as_it_was_configured() -> None:
     session = requests.Session()
     exporter = OverHttp(
-        endpoint="http://there:1/v1/traces", headers={"api-key": "k"}, timeout=TIMEOUT_S, compression=Compression.Gzip,
-        session=session, certificate_file="ca.pem", client_key_file="key.pem", client_certificate_file="own.pem",
+        endpoint="http://there:1/v1/traces", headers={"api-key": "k"}, timeout=TIMEOUT_S,
+        compression=Compression.Gzip, session=session, certificate_file="ca.pem",
+        client_key_file="key.pem", client_certificate_file="own.pem",
     )  # fmt: skip
-    transport = transport_of(exporter, owned=False)
+    transport = make_transport(exporter, owned=False)
     assert isinstance(transport, HttpTransport)
     assert (transport.endpoint, transport.timeout_s, transport.encoding, transport.session) == (
         "http://there:1/v1/traces",
@@ -178,10 +183,10 @@ def test_an_exporter_for_http_is_read_as_it_was_configured() -> None:
 
 def test_an_exporter_for_grpc_is_read_as_it_was_configured() -> None:
     exporter = OverGrpc(
-        endpoint="http://there:1", headers={"api-key": "k"}, timeout=TIMEOUT_S, compression=grpc.Compression.Gzip,
-        channel_options=(("grpc.max_send_message_length", 5),),
+        endpoint="http://there:1", headers={"api-key": "k"}, timeout=TIMEOUT_S,
+        compression=grpc.Compression.Gzip, channel_options=(("grpc.max_send_message_length", 5),),
     )  # fmt: skip
-    transport = transport_of(exporter, owned=False)
+    transport = make_transport(exporter, owned=False)
     exporter.shutdown()
     assert isinstance(transport, GrpcTransport)
     assert (
@@ -198,7 +203,7 @@ def test_an_exporter_for_grpc_is_read_as_it_was_configured() -> None:
     assert transport.metadata == (("api-key", "k"),)
     assert ("grpc.max_send_message_length", 5) in transport.options
     secure = OverGrpc(endpoint="https://there:1")
-    assert isinstance(transport_of(secure, owned=False).credentials, grpc.ChannelCredentials)  # type: ignore[union-attr]
+    assert isinstance(make_transport(secure, owned=False).credentials, grpc.ChannelCredentials)  # type: ignore[union-attr]
     secure.shutdown()
 
 
@@ -218,7 +223,7 @@ def test_the_environment_configures_as_it_does_the_official_exporters(
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{signal}{name}", value)
     configured = made(protocol)
-    transport: Any = transport_of(configured, owned=True)
+    transport: Any = make_transport(configured, owned=True)
     configured.shutdown()
     path = "" if signal else "/v1/traces"
     assert transport.endpoint == (f"http://there:7{path}" if protocol == "http" else "there:7")
@@ -238,8 +243,7 @@ def test_otlp_has_the_protocol_that_the_environment_says(
 ) -> None:
     if asked is not None:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", asked)
-    delivery: Any = otlp_delivery("otlp", 1 << 20, 1 << 20)
-    assert type(delivery._transport).__name__.startswith(protocol)
+    assert type(transport_for("otlp")).__name__.startswith(protocol)
 
 
 @pytest.mark.parametrize(

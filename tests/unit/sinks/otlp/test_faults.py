@@ -1,4 +1,6 @@
-"""Over real sockets: what may be sent again arrives once the server takes it, and everything else is counted."""
+"""Over real sockets: what may be sent again arrives once the server takes it, and everything
+else is counted.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
 
-from faulty_server import (
+from helpers.faulty_server import (
     Act,
     Answers,
     break_off,
@@ -38,7 +40,7 @@ from faulty_server import (
     take_and_break_off,
     take_partly,
 )
-from timeouts import PATIENCE_S, wait_until
+from helpers.timeouts import PATIENCE_S, wait_until
 
 MakeSending = Callable[..., Any]
 PAST = format_datetime(datetime(2020, 1, 1, tzinfo=timezone.utc), usegmt=True)
@@ -334,7 +336,7 @@ def test_a_wrong_certificate_loses_nothing_and_the_right_one_is_taken(
         right = sending(EXPORTERS[over](endpoint=endpoint, **trusts))
         for to in (wrong, right):
             to.send("op")
-        wait_until(lambda: wrong.failures > 0)
+        wait_until(lambda: wrong.delivery.has_failed)
         assert right.delivery.flush(PATIENCE_S)
         assert wrong.counts()["waiting"] == 1
     assert answers.names() == ["op"]

@@ -1,4 +1,6 @@
-"""What OpenTelemetry's exporter writes of our spans into a file is what *Upload* on Jaeger's page takes."""
+"""What OpenTelemetry's exporter writes of our spans into a file is what *Upload* on Jaeger's
+page takes.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from test_either_way import rows
 
-from batches import context, make_batch, open_for_long
-from jaeger_upload import uploaded
+from helpers.batches import context, make_batch, open_for_long
+from helpers.jaeger_upload import uploaded
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.model.events import RecordScope, make_event_id
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import SpansSink
-from timeouts import PATIENCE_S
 
 
 @pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(20, 10, 200, 0)])
@@ -35,9 +37,14 @@ def test_jaegers_page_takes_the_file_whole(volume: Volume, tmp_path: Path) -> No
         "context": context(8, 8),
     }
     backward = {
-        "event_id": make_event_id(8, 2), "name": "MulBackward0", "sequence_nr": 500, "scope": RecordScope.BACKWARD_FUNCTION,
-        "forward_thread_id": 1, "context": context(8, 8), "dtypes": '["float",""]',
-    }  # fmt: skip
+        "event_id": make_event_id(8, 2),
+        "name": "MulBackward0",
+        "sequence_nr": 500,
+        "scope": RecordScope.BACKWARD_FUNCTION,
+        "forward_thread_id": 1,
+        "context": context(8, 8),
+        "dtypes": '["float",""]',
+    }
     sink.write(make_batch([*rows(units=3, ranges=60), forward, backward]))
     sink.write(
         open_for_long(

@@ -1,4 +1,6 @@
-"""Requests: what is in them, encoded as the official encoder does, how they are cut, how long they wait, and which go."""
+"""Requests: what is in them, encoded as the official encoder does, how they are cut, how long
+they wait, and which go.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits
 from otlp_plans import plan_of, plans, target
 
-from batches import context
-from example_counts import examples
+from helpers.batches import context
+from helpers.example_counts import examples
+from helpers.timeouts import PATIENCE_S, wait_until
 from otel_recfn.batches.stage import SpanPlan
 from otel_recfn.sinks.otlp import delivery
 from otel_recfn.sinks.otlp.delivery import RequestSender
@@ -29,10 +32,9 @@ from otel_recfn.sinks.otlp.encoding import (
     encoded,
     with_launch,
 )
-from otel_recfn.sinks.otlp.transports import MOST_DELAY_S, Outcome, Verdict, retry_after_s
+from otel_recfn.sinks.otlp.transports import MAX_DELAY_S, Outcome, Verdict, retry_after_s
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
-from timeouts import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.one_python
 
@@ -94,8 +96,14 @@ def test_a_request_that_is_being_sent_stays_where_there_is_no_room() -> None:
     assert not sender.flush(0.1)
     transport.let_go.set()
     assert sender.flush(PATIENCE_S)
-    assert (sender.queue_full, sender.exported, sender.queue._weight) == (7, 3, 0)
+    assert (sender.queue_full, sender.exported) == (7, 3)
+    assert_has_room(sender, 8)
     sender.end(PATIENCE_S)
+
+
+def assert_has_room(sender: RequestSender, nbytes: int) -> None:
+    """All that was put is out: nothing has to go for what needs all of the room."""
+    assert sender.queue.put(Request(b"x" * nbytes, 1)) == []
 
 
 @given(
@@ -109,7 +117,9 @@ def test_a_request_that_is_being_sent_stays_where_there_is_no_room() -> None:
 def test_every_span_is_counted_once_whatever_becomes_of_its_request(
     requests: list[tuple[int, int, Verdict, int]],
 ) -> None:
-    """Twenty bytes have room; what is to be sent again is so once, without a pause that the test would wait for."""
+    """Twenty bytes have room; what is to be sent again is so once, without a pause that the test
+    would wait for.
+    """
     sender = RequestSender(
         Scripted([Outcome(verdict, "", rejected, 0.0) for _, _, verdict, rejected in requests]), 20
     )
@@ -119,7 +129,7 @@ def test_every_span_is_counted_once_whatever_becomes_of_its_request(
     assert sender.exported + sender.failed + sender.queue_full == sum(
         spans for _, spans, _, _ in requests
     )
-    assert sender.queue._weight == 0
+    assert_has_room(sender, 20)
     sender.end(PATIENCE_S)
 
 
@@ -191,7 +201,9 @@ def test_a_flush_shortens_our_pause_and_none_that_the_server_asks_for(
     assert not theirs.flush(0.1)
     for each in (ours, theirs):
         each.end(PATIENCE_S)
-        assert not any(thread.is_alive() for thread in each._threads)  # no pause holds up the end
+    # No pause holds up the end.
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith("otel-recfn otlp")]
 
 
 def test_a_server_has_failed_after_two_failures_and_not_once_it_answers(
@@ -199,18 +211,18 @@ def test_a_server_has_failed_after_two_failures_and_not_once_it_answers(
 ) -> None:
     monkeypatch.setattr(delivery, "FIRST_PAUSE_S", 0.0)
     again, never = Outcome(Verdict.AGAIN), Outcome(Verdict.AGAIN, delay_s=2 * PATIENCE_S)
-    for outcomes, failed in (
-        ([never], False),
-        ([again, never], True),
-        ([again, again, Outcome(Verdict.REFUSED)], False),
-    ):
-        attempts, transport = len(outcomes), Scripted(outcomes)
-        sender = RequestSender(transport, 1 << 20)
-        sender.put(Request(b"1", 1))
-        wait_until(
-            lambda: transport.sent == attempts and (sender.failures >= delivery.FAILURES) is failed
-        )  # noqa: B023 # called at once
-        sender.end(PATIENCE_S)
+    assert_failed_after([never], False)
+    assert_failed_after([again, never], True)
+    assert_failed_after([again, again, Outcome(Verdict.REFUSED)], False)
+
+
+def assert_failed_after(outcomes: list[Outcome], failed: bool) -> None:
+    transport = Scripted(outcomes)
+    sender = RequestSender(transport, 1 << 20)
+    sender.put(Request(b"1", 1))
+    wait_until(lambda: transport.sent == len(outcomes))
+    wait_until(lambda: (sender.failures >= delivery.FAILURES) is failed)
+    sender.end(PATIENCE_S)
 
 
 def test_flushes_that_nobody_waits_for_do_not_pile_up() -> None:
@@ -220,9 +232,8 @@ def test_flushes_that_nobody_waits_for_do_not_pile_up() -> None:
     queue.put(2)
     for flush in flushes:
         assert isinstance(flush, Flush)
-        assert not flush.wait()
-        queue.forget(flush)
-    assert len(queue._waiting) == 2
+        assert not queue.wait_for(flush)
+    # Nor are they there to be done, between the tasks.
     assert [queue.next(), queue.next(), queue.next(0.0)] == [1, 2, None]
 
 
@@ -233,7 +244,7 @@ def test_flushes_that_nobody_waits_for_do_not_pile_up() -> None:
         ("0", 0.0),
         ("120", 120.0),
         (" 7 ", 7.0),
-        ("99999999", MOST_DELAY_S),
+        ("99999999", MAX_DELAY_S),
         ("-5", None),
         ("soon", None),
         ("", None),
@@ -311,7 +322,5 @@ def test_rows_become_the_spans_that_the_official_encoder_writes(
     where = target(limits)
     ours, objects = OtlpMapper(where).spans(*plan), SpanMapper(where).spans(*plan)
     assert read(ours) == official(objects)
-    assert (ours.data, ours.ends.tolist()) == (
-        encoded(objects).data,
-        encoded(objects).ends.tolist(),
-    )  # of both encoders
+    other = encoded(objects)
+    assert (ours.data, ours.ends.tolist()) == (other.data, other.ends.tolist())

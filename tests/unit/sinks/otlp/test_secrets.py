@@ -1,4 +1,6 @@
-"""What the log says of a backend: no user info, no query, no value of a header, and little of what the backend says itself."""
+"""What the log says of a backend: no user info, no query, no value of a header, and little of
+what the backend says itself.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,15 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
-from faulty_server import Act, Answers, free_port, grpc_server, http_server, take_partly
+from helpers.faulty_server import Act, Answers, free_port, grpc_server, http_server, take_partly
+from helpers.timeouts import PATIENCE_S
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, record_function
-from timeouts import PATIENCE_S
 
 MakeSending = Callable[..., Any]
 USER, PASSWORD, KEY, TOKEN = "some-user", "pa%2Fss'w0rd", "k3y-0f-query", "t0ken-of-header"
 SECRETS = (USER, PASSWORD, "pa/ss'w0rd", "w0rd", KEY, TOKEN)
 LONG = "\x1b[31m" + "rejected\r\nWARNING forged " + "\u202e\0 so long " * 4_600
-MOST_OF_A_MESSAGE = 700
+MAX_MESSAGE_BYTES = 700
 """An endpoint, and 200 characters of the server's, between words of ours."""
 
 
@@ -36,7 +38,7 @@ def safe(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         text = logging.Formatter().format(record)
         assert [each for each in SECRETS if each in text] == []
         assert record.getMessage().isprintable()
-        assert len(record.getMessage()) < MOST_OF_A_MESSAGE
+        assert len(record.getMessage()) < MAX_MESSAGE_BYTES
 
 
 def with_secrets(endpoint: str) -> str:

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-
-from otel_recfn.sinks.spans.sink import SpansSink
+from spans_harness import MADE
 
 
 @pytest.fixture(autouse=True)
-def closes_sinks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    made: list[SpansSink] = []
-    initialize = SpansSink.__init__
-
-    def noted(self: SpansSink, *arguments: Any, **keywords: Any) -> None:
-        initialize(self, *arguments, **keywords)
-        made.append(self)
-
-    monkeypatch.setattr(SpansSink, "__init__", noted)
+def closes_sinks() -> Iterator[None]:
     yield
-    for sink in made:
-        sink.close(0.0)
+    while MADE:
+        MADE.pop().close(0.0)

@@ -1,4 +1,6 @@
-"""How many spans units, all of them and roots of ours may have in a time: the more unusual ones first."""
+"""How many spans units, all of them and roots of ours may have in a time: the more unusual ones
+first.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_folded_spans import Units, ranges_told
 
-from batches import BASE_NS
+from helpers.batches import BASE_NS
 from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.spans import budgets
 from otel_recfn.sinks.spans.budgets import (
@@ -25,7 +27,7 @@ from otel_recfn.sinks.spans.budgets import (
     UsualDurations,
     Volume,
 )
-from otel_recfn.sinks.spans.step_traces import FIRST_ROOTS, RootLimiter
+from otel_recfn.sinks.spans.root_limiter import FIRST_ROOTS, RootLimiter
 
 pytestmark = pytest.mark.one_python
 MS = 1_000_000
@@ -59,6 +61,20 @@ class Service:
             self.request(USUAL_MS + number % 3)
 
 
+def test_flushes_in_a_request_dont_raise_its_budget() -> None:
+    service = Service(per_second=1e6)
+    service.usual(100)
+    key, granted = (1 << 40, 1), 0
+    for _ in range(30):
+        part = UnitEnd(key, "GET", None, False, service.now_ns, ranges=10, is_cut=True)
+        granted += min(10, service.budgets.grant(part).spans)
+    assert 50 <= granted <= 50 + 30, "one for each part at least, as each unit has one"
+    last = UnitEnd(key, "GET", USUAL_MS * MS, False, service.now_ns, ranges=10)
+    assert service.budgets.grant(last).spans == 1
+    failed = UnitEnd((1 << 41, 1), "GET", USUAL_MS * MS, True, service.now_ns, ranges=1000)
+    assert service.budgets.grant(failed).spans > 50
+
+
 @pytest.mark.parametrize("failed", [False, True])
 def test_ordinary_requests_get_their_few_however_many_are_unusual(failed: bool) -> None:
     service = Service()
@@ -72,7 +88,7 @@ def test_ordinary_requests_get_their_few_however_many_are_unusual(failed: bool) 
     assert min(ordinary[1000:]) > 1
 
 
-def test_traces_that_used_nothing_dont_take_the_place_of_one_that_did(
+def test_unused_traces_are_evicted_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(budgets, "MAX_TRACES", 2)
@@ -135,9 +151,8 @@ def test_what_one_half_has_no_room_for_the_other_has(unusual: bool) -> None:
 def test_a_busy_program_gets_few_spans_for_each_unit_and_all_its_ranges() -> None:
     units = Units(Volume(1000, 50, 5000, per_second=100))
     for number in range(300):
-        units.unit(
-            200, f"request {number % 2}", took_us=1000 + number * 10_000
-        )  # a hundred a second
+        # A hundred a second.
+        units.unit(200, f"request {number % 2}", took_us=1000 + number * 10_000)
     spans = units.ours()
     assert 300 <= len(spans) <= 300 + 100 * (BURST_SECONDS + 3)
     assert ranges_told(spans) == 300 * 200

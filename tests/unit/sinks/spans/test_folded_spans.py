@@ -1,4 +1,6 @@
-"""Folded units as spans: all ranges are there, as themselves or in sums; a flush sends what has ended."""
+"""Folded units as spans: all ranges are there, as themselves or in sums; a flush sends what has
+ended.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +19,20 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Status, StatusCode
-from spans_harness import Harness, assert_balanced
+from spans_harness import LATER_NS, Harness, assert_balanced
 
-from batches import BASE_NS, MAIN_THREAD, context, make_batch
-from example_counts import examples
+from helpers.batches import BASE_NS, MAIN_THREAD, context, make_batch
+from helpers.example_counts import examples
+from helpers.timeouts import PATIENCE_S
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
-from otel_recfn.model.events import EventFlag, EventSource, make_event_id
+from otel_recfn.model.columns import Track
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope, make_event_id
 from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import Volume
-from timeouts import PATIENCE_S
+from otel_recfn.sinks.spans.span_hook import Hook
 
 pytestmark = pytest.mark.one_python
 FOLDED, OF_UNIT = "recfn.folded.count", "recfn.unit.folded.count"
-LATER_NS = 1 << 62
 ENDED_NS = BASE_NS + 1_000_000
 """When units end whose duration doesn't matter."""
 
@@ -40,8 +43,8 @@ DEFAULT = Volume(1000, 50, 5000)
 class Units(Harness):
     """Spans of the program, and ranges below them."""
 
-    def __init__(self, volume: Volume = DEFAULT) -> None:
-        super().__init__(volume=volume)
+    def __init__(self, volume: Volume = DEFAULT, hook: Hook | None = None) -> None:
+        super().__init__(volume=volume, hook=hook)
         self.tracer = self.provider.get_tracer("program")
         self.ranges = 0
 
@@ -108,7 +111,7 @@ class Units(Harness):
 
 def ranges_told(spans: Sequence[ReadableSpan]) -> int:
     """How many ranges these spans stand for."""
-    own = [span for span in spans if "recfn.scope" in span.attributes]
+    own = [span for span in spans if "recfn.event_id" in span.attributes]
     return len(own) + sum(span.attributes.get(OF_UNIT, 0) for span in spans)
 
 
@@ -145,7 +148,7 @@ def test_a_unit_waits_for_what_is_open_in_it() -> None:
     volume=st.sampled_from([Volume(1), Volume(3), Volume(8, 4, 10), Volume(100)]),
     cuts=st.lists(st.integers(0, 40), max_size=5),
 )
-def test_all_ranges_are_told_however_they_are_cut(
+def test_all_ranges_are_counted_however_units_are_cut(
     shapes: list[list[tuple[str, int]]], volume: Volume, cuts: list[int]
 ) -> None:
     told = []
@@ -166,7 +169,7 @@ def test_all_ranges_are_told_however_they_are_cut(
         assert_balanced(units.sink.counters())
         there = {one.context.span_id for one in spans} | {span.get_span_context().span_id}
         assert all(one.parent.span_id in there for one in spans)
-        assert len(spans) <= volume.of_unit
+        assert len(spans) <= volume.unit_budget
         assert all(
             one.attributes.get("recfn.folded.duration_ns", 0) <= one.end_time - one.start_time
             for one in spans
@@ -232,6 +235,180 @@ def test_a_call_that_takes_much_longer_stands_beside_the_sum_of_the_others() -> 
     ) == (19, 10_000_000)
 
 
+def folded(units: Units) -> dict[str, ReadableSpan]:
+    """The spans of sums, by name, in the order in which they begin."""
+    spans = [one for one in units.ours() if one.name.endswith(" (folded)")]
+    return {
+        one.name.removesuffix(" (folded)"): one
+        for one in sorted(spans, key=lambda one: one.start_time or 0)
+    }
+
+
+def stretch(span: ReadableSpan) -> tuple[float, float]:
+    """The begin and end, in microseconds since the request began."""
+    return ((span.start_time or 0) - BASE_NS) / 1000, ((span.end_time or 0) - BASE_NS) / 1000
+
+
+USER = {"scope": RecordScope.USER_SCOPE}
+
+
+def timed(
+    units: Units, span: trace.Span, name: str, start_us: int, took_us: int, **more: Any
+) -> dict[str, Any]:
+    """A range that is directly in the span."""
+    (row,) = units.rows(span, (name, took_us))
+    start_ns = BASE_NS + start_us * 1000
+    return {**row, "start_ns": start_ns, "end_ns": start_ns + took_us * 1000, **more}
+
+
+def test_folded_siblings_lie_one_after_another_around_real_ones() -> None:
+    units = Units(Volume(50))
+    span, rows = units.start(), []
+    for number in range(20):
+        start_us = number * 100
+        rows += [timed(units, span, "a", start_us, 30), timed(units, span, "b", start_us + 30, 40)]
+    rows.append(timed(units, span, "long", 2000, 1000))
+    for number in range(20):
+        rows.append(timed(units, span, "c", 3000 + number * 100, 90))
+    span.end(BASE_NS + 5_000_000)
+    units.drained(rows)
+    (long,) = [one for one in units.ours() if one.name == "long"]
+    found = {name: stretch(one) for name, one in folded(units).items()}
+    assert found == {"a": (0, 600), "b": (600, 1400), "c": (3000, 4800)}
+    assert stretch(long) == (2000, 3000)
+
+
+def test_what_lies_in_a_folded_span_is_moved_with_it() -> None:
+    units = Units(Volume(50))
+    span, rows = units.start(), []
+    for number in range(60):
+        rows.append(timed(units, span, "first", number * 100, 50))
+        call = timed(units, span, "call", number * 100 + 50, 40, **USER)
+        inside = timed(
+            units,
+            span,
+            "inside",
+            number * 100 + 60,
+            20,
+            parent=call["event_id"],
+            root=call["event_id"],
+        )
+        rows += [inside, call]
+    span.end(BASE_NS + 6_000_000)
+    units.drained(rows)
+    found = {name: stretch(one) for name, one in folded(units).items()}
+    assert found == {"first": (0, 3000), "call": (3000, 5400), "inside": (3010, 4210)}
+    spans = folded(units)
+    assert spans["inside"].parent.span_id == spans["call"].context.span_id
+    assert (
+        spans["call"].attributes[FOLDED],
+        spans["call"].attributes["recfn.folded.duration_ns"],
+    ) == (60, 1_200_000)
+    assert spans["call"].attributes["recfn.folded.top"] == ["inside: 60 x, 1.200 ms"]
+    assert FOLDED not in spans["inside"].attributes
+
+
+def test_calls_of_each_thread_are_folded_apart() -> None:
+    units = Units(Volume(50))
+    span, rows = units.start(), []
+    other = Track(number=7, thread_id=12, native_id=1007, ident=140_007, name="worker")
+    for number in range(60):
+        rows.append(timed(units, span, "part", number * 100, 60, **USER))
+        event_id = make_event_id(other.number, number + 1)
+        elsewhere = {"event_id": event_id, "root": event_id, "thread": other, **USER}
+        rows.append({**timed(units, span, "part", number * 100 + 20, 70), **elsewhere})
+    span.end(BASE_NS + 6_000_000)
+    units.drained(rows)
+    main, worker = sorted(units.ours(), key=lambda one: one.start_time or 0)
+    for one, track, times in ((main, MAIN_THREAD, (0, 3600)), (worker, other, (20, 4220))):
+        assert (one.name, one.attributes["aggregation.span_count"]) == ("part (folded)", 60)
+        assert (one.attributes["thread.id"], one.attributes["thread.name"]) == (
+            track.ident,
+            track.name,
+        )
+        assert one.attributes["recfn.thread_id"] == track.thread_id
+        assert one.attributes["recfn.scope"] == "USER_SCOPE"
+        assert stretch(one) == times
+
+
+def test_a_scope_that_not_all_calls_have_is_not_said() -> None:
+    units = Units(Volume(50))
+    span = units.start()
+    scopes = (RecordScope.FUNCTION, RecordScope.USER_SCOPE)
+    rows = [
+        timed(units, span, "call", number * 100, 60, scope=scopes[number % 2])
+        for number in range(60)
+    ]
+    span.end(BASE_NS + 6_000_000)
+    units.drained(rows)
+    attributes = folded(units)["call"].attributes
+    assert "recfn.scope" not in attributes
+    assert attributes["thread.name"] == MAIN_THREAD.name
+
+
+def test_a_single_call_in_folded_ones_is_folded_too() -> None:
+    units = Units(Volume(50))
+    span, rows = units.start(), []
+    for number in range(60):
+        call = timed(units, span, "call", number * 100, 90, **USER)
+        inside = {"parent": call["event_id"], "root": call["event_id"]}
+        rows += (
+            [timed(units, span, "rare", number * 100 + 10, 70, **inside)] if number == 40 else []
+        )
+        rows.append(call)
+    span.end(BASE_NS + 6_000_000)
+    units.drained(rows)
+    spans = folded(units)
+    assert (spans["rare"].attributes["aggregation.span_count"], stretch(spans["rare"])) == (
+        1,
+        (4010, 4080),
+    )
+    assert "recfn.event_id" not in spans["rare"].attributes
+    assert not [one for one in units.ours() if one.name in ("call", "rare")]
+    assert ranges_told(units.ours()) == 61
+
+
+def test_operators_that_only_call_another_one_are_shown_by_it() -> None:
+    units = Units()
+    span = units.start()
+    rows = units.rows(span, ("linear", 400), ("addmm", 390), ("gemm", 380))
+    rows += units.rows(span, ("conv", 400), ("im2col", 200))
+    span.end(BASE_NS + 1_000_000)
+    units.drained(rows)
+    spans = {one.name: one for one in units.ours()}
+    assert set(spans) == {"gemm", "conv", "im2col"}
+    assert spans["gemm"].attributes["recfn.callers"] == ["linear", "addmm"]
+    assert spans["gemm"].parent.span_id == span.get_span_context().span_id
+    assert "recfn.callers" not in spans["im2col"].attributes
+    assert ranges_told(units.ours()) == 5
+    assert_balanced(units.sink.counters())
+
+
+@pytest.mark.parametrize("changed", [{"flags": EventFlag.ERROR, "error": "ValueError: no"}, USER])
+def test_a_caller_that_failed_or_is_no_operator_is_a_span(changed: dict[str, Any]) -> None:
+    units = Units()
+    span = units.start()
+    inner, outer = units.rows(span, ("linear", 400), ("addmm", 390))
+    span.end(BASE_NS + 1_000_000)
+    units.drained([inner, {**outer, **changed}])
+    assert [one.name for one in units.ours()] == ["linear", "addmm"]
+
+
+def test_folded_operators_that_only_call_another_one_are_shown_by_it() -> None:
+    units = Units(Volume(50))
+    span, rows = units.start(), []
+    for number in range(60):
+        (outer,) = [timed(units, span, "linear", number * 100, 90)]
+        inside = {"parent": outer["event_id"], "root": outer["event_id"]}
+        rows += [timed(units, span, "addmm", number * 100 + 1, 85, **inside), outer]
+    span.end(BASE_NS + 6_000_000)
+    units.drained(rows)
+    (only,) = units.ours()
+    assert only.name == "addmm (folded)"
+    assert only.attributes["recfn.callers"] == ["linear"]
+    assert ranges_told([only]) == 120
+
+
 def test_ordinary_units_are_short_and_unusual_ones_come_in_full() -> None:
     units = Units(Volume(1000, 10, 5000))
     sizes = []
@@ -259,10 +436,8 @@ def test_a_unit_that_failed_comes_in_full(how: str) -> None:
     assert len(units.ours()) == 100
 
 
-@pytest.mark.parametrize("bound", ["MAX_UNITS", "MAX_KEPT"])
-def test_of_units_that_stay_open_those_are_told_that_nothing_came_to_for_long(
-    monkeypatch: pytest.MonkeyPatch, bound: str
-) -> None:
+@pytest.mark.parametrize("bound", ["MAX_UNITS", "MAX_ROWS"])
+def test_idle_open_units_are_flushed(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     monkeypatch.setattr(folding, bound, 5 if bound == "MAX_UNITS" else 50)
     units = Units(Volume(10))
     spans = [units.start(f"connection {number}") for number in range(20)]
@@ -288,7 +463,7 @@ def test_a_trace_of_many_units_stays_small() -> None:
 
 
 def test_a_long_unit_is_sent_in_parts_below_the_open_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folding, "MAX_ROWS_OF_A_UNIT", 50)
+    monkeypatch.setattr(folding, "MAX_UNIT_ROWS", 50)
     units = Units(Volume(10))
     span = units.start()
     rows = [row for _ in range(120) for row in units.rows(span, ("epoch", 100_000), ("op", 1))[:1]]
@@ -306,6 +481,40 @@ def test_a_long_unit_is_sent_in_parts_below_the_open_range(monkeypatch: pytest.M
     there = {one.context.span_id for one in spans} | {span.get_span_context().span_id}
     assert all(one.parent.span_id in there for one in spans)
     assert ranges_told(spans) == 121
+
+
+def test_what_is_folded_beside_a_late_child_of_a_sent_range_is_counted() -> None:
+    """A part whose only span is the child of a range that an earlier part sent."""
+    units = Units()
+    span = units.start()
+    [child, enclosing] = units.rows(span, ("enclosing", 9), ("child", 900))
+    units.drained([enclosing])
+    units.flush()
+    span.end(ENDED_NS)
+    units.drained([child, *units.rows(span, ("short", 0))])
+    [sent, late] = units.ours()
+    assert (sent.name, late.name) == ("enclosing", "child")
+    assert late.parent is not None
+    assert late.parent.span_id == sent.context.span_id
+    assert late.attributes[OF_UNIT] == 1
+    assert_balanced(units.sink.counters())
+
+
+def test_units_are_sent_in_parts_when_names_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "MAX_NAMES", 5)
+    units = Units(Volume(10))
+    span = units.start()
+    for batch in range(3):
+        units.drained(
+            [row for number in range(3) for row in units.rows(span, (f"{batch}, {number}", 5))]
+        )
+    assert ranges_told(units.ours()) == 6
+    span.end(ENDED_NS)
+    units.drained([])
+    assert sorted(one.name for one in units.ours()) == [
+        f"{batch}, {number}" for batch in range(3) for number in range(3)
+    ]
+    assert_balanced(units.sink.counters())
 
 
 def test_what_is_shorter_than_a_thousandth_of_its_unit_is_in_sums_alone() -> None:
@@ -409,7 +618,7 @@ def program(request: pytest.FixtureRequest) -> Iterator[Program]:
     made.provider.shutdown()
 
 
-def test_spans_in_each_other_end_one_by_one(program: Program) -> None:
+def test_a_flush_sends_what_has_ended_below_spans_that_go_on(program: Program) -> None:
     names = ["outer", "middle", "inner"]
     with ExitStack() as stack:
         for name in names:
@@ -417,7 +626,7 @@ def test_spans_in_each_other_end_one_by_one(program: Program) -> None:
             with record_function(f"in {name}"):
                 pass
         spans = stack.pop_all()
-    assert program.ranges() == []
+    assert sorted(program.ranges()) == ["in inner", "in middle", "in outer"]
     spans.close()
     assert sorted(program.ranges()) == ["in inner", "in middle", "in outer"]
 
@@ -425,7 +634,9 @@ def test_spans_in_each_other_end_one_by_one(program: Program) -> None:
 def test_the_drain_that_a_flush_begins_with_is_the_one_that_counts(program: Program) -> None:
     span = program.tracer.start_span("request")
     with trace.use_span(span), record_function("range"):
-        assert program.ranges() == []
-    assert program.ranges() == []  # the range has ended, and the span hasn't
+        with record_function("inside"):
+            pass
+        assert program.ranges() == ["inside"]
+    assert program.ranges() == ["inside", "range"]
     span.end()
-    assert program.ranges() == ["range"]
+    assert program.ranges() == ["inside", "range"]

@@ -1,56 +1,49 @@
-"""An exporter hangs while the program closes: the end takes no longer than it may; what didn't go is counted and told."""
+"""An exporter hangs while the program closes: the end takes no longer than it may; what didn't
+go is counted and told.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExportResult
-from opentelemetry.trace import SpanContext, TraceFlags
-from spans_harness import REQUEST, Gated, Harness, assert_balanced
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from spans_harness import (
+    REQUEST,
+    Gated,
+    Harness,
+    assert_balanced,
+    spans_sink,
+    write_unit,
+)
 
-from batches import make_batch
+from helpers.batches import make_batch
+from helpers.timeouts import PATIENCE_S
 from otel_recfn.batches.selection import Selected
-from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import make_event_id
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import process_session
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
-from otel_recfn.sinks.spans.delivery import SpanDelivery
-from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.sink import Process, SpansSink
 from otel_recfn.support.forks import OwnThread
-from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 
 ROWS = 5
 """Of a batch."""
-REQUEST_SPAN = SpanContext(
-    0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
-)
+LATER = 1e18
+"""When an exit is over, for which there is time enough."""
 
 
-class OfTheProject(Gated):
-    """Which any thread may ask."""
-
-    __module__ = "opentelemetry.exporter.test"
-
-
-def batch(first: int) -> Batch:
-    return make_batch(
-        [
-            {"event_id": make_event_id(1, first + number), "context": REQUEST}
-            for number in range(ROWS)
-        ]
-    )
-
-
-def came(sink: SpansSink, rows: Batch) -> None:
-    sink.write(rows)
-    sink._decide(rests=True)
+def rows(first: int) -> list[dict[str, Any]]:
+    return [
+        {"event_id": make_event_id(1, first + number), "context": REQUEST} for number in range(ROWS)
+    ]
 
 
 @pytest.mark.parametrize("process_ends", [False, True])
@@ -63,20 +56,18 @@ def test_an_end_in_the_middle_of_an_export(
     provider.add_span_processor(
         SimpleSpanProcessor(exporter) if at_once else BatchSpanProcessor(exporter)
     )
-    sink = SpansSink(
-        provider, volume=volume, process=Process(ends=lambda: process_ends, exit_timeout_s=0.1)
-    )
-    came(sink, batch(1))
+    process = Process(deliver_by=lambda: LATER if process_ends else math.inf, exit_timeout_s=0.1)
+    sink = spans_sink(provider, volume=volume, process=process)
+    write_unit(sink, rows(1))
     flushing = threading.Thread(target=sink.flush, args=(PATIENCE_S,))
     flushing.start()
     assert exporter.began.wait(PATIENCE_S)
-    came(sink, batch(100))
+    write_unit(sink, rows(100))
     sink.close(0.1)
     assert not exporter.open.is_set()
     counters = dict(sink.counters())
-    assert (
-        ROWS <= counters["dropped.shutdown"] <= 2 * ROWS
-    )  # what is left of the first unit is, too
+    # What is left of the first unit is, too.
+    assert ROWS <= counters["dropped.shutdown"] <= 2 * ROWS
     assert_balanced(counters)
     exporter.open.set()
     flushing.join(PATIENCE_S)
@@ -84,44 +75,134 @@ def test_an_end_in_the_middle_of_an_export(
     assert sum(map(len, exporter.batches)) <= ROWS
 
 
-def test_the_provider_waits_for_no_export_of_ours_where_the_process_ends() -> None:
-    exporter, provider = OfTheProject(), TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(exporter, max_export_batch_size=ROWS))
-    sink = SpansSink(provider, process=Process(ends=lambda: True, exit_timeout_s=0.1))
-    came(sink, batch(1))
-    assert exporter.began.wait(PATIENCE_S)
-    sink.close(0.1)
-    provider.shutdown()
-    assert not exporter.open.is_set()
-    assert_balanced(dict(sink.counters()))
-    exporter.open.set()
-
-
-def test_spans_of_the_program_wait_for_no_batches_of_ours_where_the_process_ends() -> None:
-    """They go at once, in their order, and alone."""
+@pytest.fixture
+def hanging() -> Iterator[tuple[Gated, TracerProvider]]:
+    """A provider and its exporter, which hangs until the test has ended."""
     exporter, provider = Gated(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter, max_export_batch_size=ROWS))
-    target = ProviderResolver(provider).resolve()
-    assert target is not None
-    delivery, tracer = SpanDelivery(), provider.get_tracer("program")
-    delivery.use(target)
-    ours = [ReadableSpan("ours", REQUEST_SPAN, instrumentation_scope=target.scope)] * ROWS
-    delivery.send(ours)
-    assert exporter.began.wait(PATIENCE_S)
-    requests = [f"request {number}" for number in range(2 * ROWS)]
-    for name in requests:
-        tracer.start_span(name).end()
-        delivery.send(ours)
-    delivery.remove(process_ends=True)
+    yield exporter, provider
     exporter.open.set()
     provider.shutdown()
-    first, second = ([span.name for span in spans] for spans in exporter.batches)
-    assert (first, second) == (["ours"] * ROWS, requests)
-    assert delivery.counters() == {
-        "exported": ROWS,
-        "failed": 0,
-        "dropped.shutdown": 2 * ROWS * ROWS,
-    }
+
+
+def started_at(provider: TracerProvider) -> SpansSink:
+    """A sink whose process ends."""
+    sink = spans_sink(provider, process=Process(deliver_by=lambda: LATER, exit_timeout_s=0.1))
+    sink.start()
+    return sink
+
+
+def ends_while_it_exports(sink: SpansSink, exporter: Gated) -> None:
+    exporter.began.clear()
+    write_unit(sink, rows(1000))
+    assert exporter.began.wait(PATIENCE_S)
+    sink.close(0.1)
+
+
+def test_the_provider_waits_for_no_export_of_ours_where_the_process_ends(
+    hanging: tuple[Gated, TracerProvider],
+) -> None:
+    exporter, provider = hanging
+    ends_while_it_exports(sink := started_at(provider), exporter)
+    provider.shutdown()
+    assert not exporter.open.is_set()
+    assert sink.counters()["dropped.shutdown"] == ROWS
+    assert_balanced(dict(sink.counters()))
+
+
+def test_nor_where_spans_of_the_program_were_exported_before(
+    hanging: tuple[Gated, TracerProvider],
+) -> None:
+    exporter, provider = hanging
+    exporter.open.set()
+    sink = started_at(provider)
+    provider.get_tracer("program").start_span("request").end()
+    write_unit(sink, rows(1))
+    assert sink.flush(PATIENCE_S)
+    exporter.open.clear()
+    ends_while_it_exports(sink, exporter)
+    provider.shutdown()
+    assert not exporter.open.is_set()
+    assert sink.counters()["dropped.shutdown"] == ROWS
+    assert_balanced(dict(sink.counters()))
+
+
+@pytest.mark.parametrize("ended", ["before", "after"])
+def test_the_provider_waits_for_spans_of_the_program(
+    hanging: tuple[Gated, TracerProvider], ended: str
+) -> None:
+    """Whether they ended before we heard of any, or after."""
+    exporter, provider = hanging
+    sink = started_at(provider) if ended == "after" else None
+    provider.get_tracer("program").start_span("request").end()
+    sink = sink or started_at(provider)
+    ends_while_it_exports(sink, exporter)
+    ending = threading.Thread(target=provider.shutdown)
+    ending.start()
+    exporter.open.set()
+    ending.join(PATIENCE_S)
+    assert "request" in [span.name for span in exporter.spans]
+    assert_balanced(dict(sink.counters()))
+
+
+class Ending(BatchSpanProcessor):
+    """A processor that knows which threads shut it down."""
+
+    def __init__(self, exporter: Gated) -> None:
+        super().__init__(exporter)
+        self.ended_by: list[threading.Thread] = []
+
+    def shutdown(self) -> None:
+        self.ended_by.append(threading.current_thread())
+        super().shutdown()
+
+
+def test_the_provider_waits_for_a_span_of_the_programs_that_ends_in_an_exit_handler() -> None:
+    exporter, provider = Gated(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor := Ending(exporter))
+    sink = started_at(provider)
+    main = provider.get_tracer("program").start_span("main")
+    write_unit(sink, rows(1))
+    flushing = threading.Thread(target=sink.flush, args=(PATIENCE_S,))
+    flushing.start()
+    assert exporter.began.wait(PATIENCE_S)
+    sink.close(0.1)
+    main.end()
+    ending = threading.Thread(target=provider.shutdown)
+    ending.start()
+    exporter.open.set()
+    ending.join(PATIENCE_S)
+    flushing.join(PATIENCE_S)
+    assert processor.ended_by == [ending]
+    assert "main" in [span.name for span in exporter.spans]
+
+
+class CountingFlushes(SpanProcessor):
+    """A processor that knows how often it was flushed."""
+
+    flushes = 0
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        self.flushes += 1
+        return True
+
+
+def test_flushes_that_nobody_waits_for_any_more_are_not_done(
+    hanging: tuple[Gated, TracerProvider],
+) -> None:
+    exporter, provider = hanging
+    provider.add_span_processor(counting := CountingFlushes())
+    sink = spans_sink(provider)
+    write_unit(sink, rows(1))
+    flushing = threading.Thread(target=sink.flush, args=(PATIENCE_S,))
+    flushing.start()
+    assert exporter.began.wait(PATIENCE_S)
+    assert not any(sink.flush(0.0) for _ in range(100))
+    exporter.open.set()
+    flushing.join(PATIENCE_S)
+    assert sink.flush(PATIENCE_S)
+    assert counting.flushes == 2
+    sink.close(PATIENCE_S)
 
 
 def test_what_no_thread_could_be_had_for_is_told(
@@ -135,40 +216,29 @@ def test_what_no_thread_could_be_had_for_is_told(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(OwnThread, "start", start)
-    sink.write(batch(1))
+    sink.write(make_batch(rows(1)))
     session.stop(capture, PATIENCE_S)
     [told] = [message for message in caplog.messages if message.startswith("otel-recfn lost")]
     assert told.startswith(f"otel-recfn lost dropped.shutdown={ROWS}: ")
     assert any("no thread could be had" in message for message in caplog.messages)
 
 
-@pytest.mark.parametrize(
-    ("exporter", "told"),
-    [
-        (
-            Gated(SpanExportResult.FAILURE, is_open=True),
-            f"failed={ROWS}: exporters or the backend refused them",
-        ),
-        (Gated(), f"dropped.shutdown={ROWS}: the time for the end was over"),
-    ],
-    ids=["refuses", "hangs"],
-)
-def test_only_an_exporter_that_refuses_is_said_to_have_refused(
-    exporter: Gated, told: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_the_end_left_behind_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    exporter = Gated()
     provider, session = TracerProvider(shutdown_on_exit=False), process_session()
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1))
-    sink = SpansSink(
-        provider, process=Process(ends=lambda: session.process_ends, exit_timeout_s=0.1)
+    sink = spans_sink(
+        provider, process=Process(deliver_by=lambda: session.deliver_by, exit_timeout_s=0.1)
     )
     session.start(
         Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES, exit_timeout_s=0.1)
     )
-    sink.write(batch(1))
-    if not exporter.open.is_set():
-        assert exporter.began.wait(PATIENCE_S)
+    sink.write(make_batch(rows(1)))
+    assert exporter.began.wait(PATIENCE_S)
     session.at_exit()
     exporter.open.set()
     provider.shutdown()
     [lost] = [message for message in caplog.messages if message.startswith("otel-recfn lost")]
-    assert lost.startswith(f"otel-recfn lost {told}")
+    assert lost.startswith(
+        f"otel-recfn lost dropped.shutdown={ROWS}: they were not sent within exit_timeout_s"
+    )

@@ -1,4 +1,6 @@
-"""Decided units on their way to processors: whole or not at all, bounded, and the program's end doesn't wait for ever."""
+"""Decided units on their way to processors: whole or not at all, bounded, and the program's end
+doesn't wait for ever.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
-from spans_harness import Gated, assert_balanced
+from spans_harness import Gated, assert_balanced, spans_sink, write_unit
 
-from batches import BASE_NS, context, make_batch
-from otel_recfn.batches import merging
+from helpers.batches import BASE_NS
+from helpers.timeouts import PATIENCE_S
+from otel_recfn.batches import stage
 from otel_recfn.model.events import make_event_id
 from otel_recfn.sinks.spans import sender
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
+from otel_recfn.sinks.spans.delivery import SpanDelivery
+from otel_recfn.sinks.spans.processor import OwnSpanProcessor
+from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.sender import DecidedUnits
-from otel_recfn.sinks.spans.sink import SpansSink
-from timeouts import PATIENCE_S
 
 QUEUE, CHUNK = 2048, 512
 UNITS, ROWS = 30, 300
@@ -39,14 +43,12 @@ class Program:
             exporter, max_queue_size=QUEUE, schedule_delay_millis=3_600_000
         )
         self.provider.add_span_processor(self.processor)
-        self.sink = SpansSink(self.provider, None, volume=Volume(1000))
+        self.sink = spans_sink(self.provider, None, volume=Volume(1000))
 
     def unit(self, number: int, rows: int = ROWS) -> None:
-        place = {"context": context(1, number + 1), "start_ns": BASE_NS, "end_ns": BASE_NS + 1}
+        times = {"start_ns": BASE_NS, "end_ns": BASE_NS + 1}
         ids = range(number * ROWS + 1, number * ROWS + rows + 1)
-        self.sink.write(make_batch([{"event_id": make_event_id(1, one), **place} for one in ids]))
-        with self.sink._lock:
-            self.sink._decide(rests=True)
+        write_unit(self.sink, [{"event_id": make_event_id(1, one), **times} for one in ids])
 
     def units(self) -> None:
         for number in range(UNITS):
@@ -66,12 +68,11 @@ def program() -> Iterator[Program]:
     program.provider.shutdown()
 
 
-def test_the_processors_thread_exports_and_nothing_is_dropped(program: Program) -> None:
+def test_nothing_is_dropped_by_a_processor(program: Program) -> None:
     program.exporter.open.set()
     program.units()
     counters = program.finish()
     assert (counters["exported"], len(program.exporter.spans)) == (UNITS * ROWS, UNITS * ROWS)
-    assert any("OtelBatchSpan" in name for name in program.exporter.threads)
     assert_balanced(counters)
 
 
@@ -98,15 +99,38 @@ def test_an_exporter_that_fails_holds_nobody_up(
     program.exporter.open.set()
     program.units()
     counters = program.finish()
-    assert (counters["exported"], counters["failed"]) == (0, UNITS * ROWS)
+    # As they were handed over.
+    assert (counters["exported"], counters["failed"]) == (UNITS * ROWS, 0)
     assert_balanced(counters)
+
+
+class UnitsWithoutMemory:
+    """Units with no memory for putting them into the queue."""
+
+    ranges, is_ordinary = 7, True
+
+    @property
+    def nbytes(self) -> int:
+        raise MemoryError
+
+
+def test_units_with_no_memory_for_the_queue_are_counted_as_lost(program: Program) -> None:
+    own = OwnSpanProcessor(lambda span: None, lambda timeout_s: True)
+    resolver = ProviderResolver(program.provider)
+    alone = sender.Sender(resolver, SpanDelivery(own), hook=None, recorder_lost=lambda: 0)
+    alone.count(recorded=7, folding=7)
+    units: Any = UnitsWithoutMemory()
+    alone.put(units)
+    alone.close(PATIENCE_S, process_ends=False)
+    counts = alone.counts()
+    assert (counts["error"], counts["shutdown"], counts["folding"]) == (7, 0, 0)
 
 
 def test_whole_units_are_dropped_while_the_exporter_hangs(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "MOST_BYTES", 4 * ROWS * 300)
-    program.sink = SpansSink(program.provider, None, volume=Volume(1000))
+    monkeypatch.setattr(sender, "MAX_BYTES", 4 * ROWS * 300)
+    program.sink = spans_sink(program.provider, None, volume=Volume(1000))
     program.units()
     counters = program.sink.counters()
     assert counters["dropped.queue_full"] >= (UNITS - 4) * ROWS - QUEUE
@@ -137,15 +161,20 @@ def test_a_flush_waits_for_what_came_before_it(program: Program) -> None:
 def test_the_queue_keeps_what_is_unusual_longest(sizes: list[tuple[int, bool]]) -> None:
     """Against a list that is looked through."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sender, "MOST_BYTES", 20)
+        patched.setattr(sender, "MAX_BYTES", 20)
         queue = sender.unit_queue()
     kept, dropped = list[tuple[int, DecidedUnits]](), 0
     for size, is_ordinary in sizes:
         units = DecidedUnits(ranges=1, nbytes=size, is_ordinary=is_ordinary)
         dropped += len(queue.put(units))
-        kept.append((size, units))
-        while len(kept) > 1 and sum(weight for weight, _ in kept) > 20:
-            kept.remove(next((one for one in kept if one[1].is_ordinary), kept[0]))
+        before, may_go = list(kept), [one for one in kept if one[1].is_ordinary]
+        may_go += [one for one in kept if not (is_ordinary or one[1].is_ordinary)]
+        while may_go and sum(weight for weight, _ in kept) + size > 20:
+            kept.remove(may_go.pop(0))
+        if sum(weight for weight, _ in kept) + size > 20:
+            kept = before  # as it is dropped itself, nothing is dropped for it
+        else:
+            kept.append((size, units))
     queue.end()
     left = []
     while not queue.has_ended:
@@ -154,52 +183,66 @@ def test_the_queue_keeps_what_is_unusual_longest(sizes: list[tuple[int, bool]]) 
     assert dropped == len(sizes) - len(kept)
 
 
+def test_no_unit_is_dropped_for_one_that_has_no_room_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sender, "MAX_BYTES", 100)
+    queue = sender.unit_queue()
+    ordinary = DecidedUnits(ranges=1, nbytes=10, is_ordinary=True)
+    unusual = DecidedUnits(ranges=1, nbytes=90)
+    new = DecidedUnits(ranges=1, nbytes=50, is_ordinary=True)
+    assert [queue.put(units) for units in (ordinary, unusual, new)] == [[], [], [new]]
+    assert [queue.next(0.0), queue.next(0.0)] == [ordinary, unusual]
+
+
+MIB = 1 << 20
 VOLUMES = [
-    (Volume(1), ""),
-    (Volume(50), ""),
-    (Volume(1000), ""),
-    (Volume(1000), "x" * 1000),
-    (EVERY_RANGE, "x" * 1000),
+    (Volume(1), "", MIB // 4),  # which takes hundreds of units
+    (Volume(50), "", MIB),
+    (Volume(1000), "", 2 * MIB),
+    (Volume(1000), "x" * 1000, 2 * MIB),
+    (EVERY_RANGE, "x" * 1000, 2 * MIB),
 ]
 
 
 @pytest.mark.parametrize(
-    ("volume", "text"), VOLUMES, ids=["1", "50", "1000", "wide", "every range, wide"]
+    ("volume", "text", "most"), VOLUMES, ids=["1", "50", "1000", "wide", "every range, wide"]
 )
 def test_the_queue_holds_as_many_bytes_as_it_may(
-    volume: Volume, text: str, monkeypatch: pytest.MonkeyPatch
+    volume: Volume, text: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While nothing is sent: what Python accounts for, and the columns that C++ owns."""
-    most = 2 << 20
-    monkeypatch.setattr(sender, "MOST_BYTES", most)
+    monkeypatch.setattr(sender, "MAX_BYTES", most)
+    # Otherwise the sender's thread would take units out.
     monkeypatch.setattr(sender.Sender, "start", lambda self: None)
-    monkeypatch.setattr(
-        merging, "ROWS_TO_SPARE", 0
-    )  # no row of a decided unit is held beside the queue
-    sink = SpansSink(TracerProvider(shutdown_on_exit=False), None, volume=volume)
+    # No row of a decided unit is held beside the queue.
+    monkeypatch.setattr(stage, "ROWS_TO_SPARE", 0)
+    sink = spans_sink(TracerProvider(shutdown_on_exit=False), None, volume=volume)
 
     def unit(number: int) -> None:
-        place = {"context": context(1, number + 1), "start_ns": BASE_NS, "name": "operator"}
+        called = {"start_ns": BASE_NS, "name": "operator"}
         rows = [
-            {"event_id": make_event_id(1, number * ROWS + row), "end_ns": BASE_NS + row, **place}
+            {"event_id": make_event_id(1, number * ROWS + row), "end_ns": BASE_NS + row, **called}
             for row in range(1, ROWS)
         ]
-        sink.write(
-            make_batch(
-                [row | ({"shapes": f"{text}{row['event_id']}"} if text else {}) for row in rows]
-            )
+        write_unit(
+            sink, [row | ({"shapes": f"{text}{row['event_id']}"} if text else {}) for row in rows]
         )
-        sink._decide(rests=True)
 
     unit(0)
+    others = living_units()
     number, before = 0, traced_bytes(begin=True)
     while not sink.counters()["dropped.queue_full"]:
         number += 1
         unit(number)
     held = traced_bytes() - before
     tracemalloc.stop()
-    held += native_bytes([each for each, _ in sink._sender._queue._waiting])
+    held += native_bytes([each for each in living_units() if each not in others])
     assert 0.6 * most < held < 1.3 * most
+
+
+def living_units() -> list[DecidedUnits]:
+    return [each for each in gc.get_objects() if isinstance(each, DecidedUnits)]
 
 
 def traced_bytes(begin: bool = False) -> int:

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import SpanLimits
 from opentelemetry.trace import SpanKind, StatusCode
 from spans_harness import BACKWARD, FORWARD, REQUEST, Harness
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD
+from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD
 from otel_recfn.model.batch import Track
 from otel_recfn.model.events import EventFlag, RecordScope, make_event_id
 from otel_recfn.version import __version__

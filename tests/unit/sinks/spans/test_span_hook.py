@@ -1,4 +1,6 @@
-"""What a hook of the program's makes of the spans of ranges; which spans of the program are remembered."""
+"""What a hook of the program's makes of the spans of ranges; which spans of the program are
+remembered.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +12,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from test_folded_spans import LATER_NS, Units, ranges_told
+from spans_harness import LATER_NS
+from test_folded_spans import Units, ranges_told
 
-from batches import BASE_NS, context
+from helpers.batches import BASE_NS, context
+from helpers.timeouts import PATIENCE_S
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.spans import folding
-from otel_recfn.sinks.spans.budgets import Volume
+from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
+from otel_recfn.sinks.spans.process_context import ProgramSpans
 from otel_recfn.sinks.spans.span_hook import SpanHook
-from otel_recfn.sinks.spans.surroundings import ProgramSpans
-from timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.one_python
 
@@ -100,7 +104,74 @@ def test_what_is_dropped_with_all_that_lies_in_it() -> None:
     assert balanced(counters)
 
 
-def test_a_span_that_tells_of_folded_ranges_is_not_dropped() -> None:
+@pytest.mark.parametrize("dropped", [["outer"], ["middle"], ["outer", "middle"]])
+@pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(1000)], ids=["every range", "folded"])
+def test_the_children_of_a_dropped_span_become_its_parents(
+    dropped: list[str], volume: Volume, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On ranges with set times: a real one is no span in a request that took a thousand times as
+    long, and on a busy machine any request may.
+    """
+    wants = dict.fromkeys(dropped, False)
+    units = Units(volume, lambda row, _attributes: wants.get(row.name))
+    request = units.start()
+    rows = units.rows(request, ("outer", 90), ("middle", 50), ("inner", 20))
+    request.end(BASE_NS + 100_000)
+    units.drained(rows)
+    units.flush()
+    path = [name for name in ("request", "outer", "middle", "inner") if name not in dropped]
+    spans = list(units.exporter.get_finished_spans())
+    assert paths(spans) == ["/".join(path[: number + 1]) for number in range(len(path))]
+    counters = dict(units.sink.counters())
+    assert counters["unsampled"] == len(dropped)
+    assert balanced(counters)
+    assert not caplog.messages
+
+
+def test_what_was_folded_into_a_dropped_span_goes_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    def many() -> None:
+        with record_function("unit"), record_function("around"):
+            for _ in range(2000):
+                with record_function("many"):
+                    pass
+
+    spans, counters = spans_of(
+        lambda row, _attributes: False if row.name == "around" else None, many, span_budget=1000
+    )
+    assert "around" not in {span.name for span in spans}
+    assert balanced(counters)
+    assert not caplog.messages
+
+
+def test_a_span_that_can_not_be_dropped_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    def program() -> None:
+        for _ in range(2):
+            with record_function("shown"):
+                trace.get_current_span().set_attribute("seen", True)
+
+    spans, _ = spans_of(lambda row, _attributes: False if row.name == "shown" else None, program)
+    assert [span.name for span in spans].count("shown") == 2
+    [message] = caplog.messages
+    assert "'shown'" in message
+    assert "current span" in message
+
+
+def test_a_span_whose_children_were_flushed_is_not_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def program() -> None:
+        with record_function("around"):
+            with record_function("before"):
+                pass
+            assert OtelRecordFunctionInstrumentor().flush(PATIENCE_S)
+
+    spans, _ = spans_of(lambda row, _attributes: False if row.name == "around" else None, program)
+    assert "request/around/before" in paths(spans)
+    [message] = caplog.messages
+    assert "sent before it ended" in message
+
+
+def test_a_span_with_the_sums_of_its_unit_is_not_dropped() -> None:
     def many() -> None:
         with record_function("around"):
             for _ in range(2000):
@@ -132,7 +203,7 @@ def test_a_hook_that_raises_is_called_no_more(caplog: pytest.LogCaptureFixture) 
     assert len(spans) == 4
 
 
-def test_what_no_attribute_and_no_name_can_be_costs_no_other_span() -> None:
+def test_an_invalid_name_or_attribute_drops_only_that_span() -> None:
     def hook(row: Event, attributes: dict[str, Any]) -> str:
         attributes |= {
             "object": object(),
@@ -180,7 +251,7 @@ def test_in_any_order_no_sent_span_lacks_its_parent(
     sent: dict[int, int] = {}
     for number in numbers:
         wants[0] = False if number in dropped else None
-        flags = EventFlag.SHOWN if number in shown else EventFlag.NONE
+        flags = EventFlag.EXPOSED if number in shown else EventFlag.NONE
         asked = hook.ask(event(flags), number, tree[number], "name", {})
         if asked is not None:
             sent[number] = asked[1]
@@ -245,7 +316,7 @@ def test_a_span_may_have_any_times_and_ours_have_those_that_can_be_sent(
 def test_below_a_span_whose_end_is_not_seen_spans_come_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(folding, "MOST_ROWS_UNSEEN", 10)
+    monkeypatch.setattr(folding, "MAX_ROWS_UNSEEN", 10)
     units = Units()
     for number in range(1, 8):
         ids = [make_event_id(1, 10 * number + place) for place in range(3)]

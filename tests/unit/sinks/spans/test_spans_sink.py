@@ -1,4 +1,6 @@
-"""Rows to spans: whose child each is, which give none, their resource, and counters that balance."""
+"""Rows to spans: whose child each is, which give none, their resource, and counters that
+balance.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,16 @@ from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from spans_harness import BACKWARD, FORWARD, REQUEST, Harness, assert_balanced
+from spans_harness import BACKWARD, FORWARD, REQUEST, Harness, assert_balanced, spans_sink
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.batches.stage import Fate
+from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
+from helpers.timeouts import PATIENCE_S
+from otel_recfn.batches.stage import Outcome
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef, Track
 from otel_recfn.model.events import ContextFlag, EventFlag, RowKind, make_event_id
-from otel_recfn.sinks.spans.folding import EveryRange
-from otel_recfn.sinks.spans.sink import SpansSink
+from otel_recfn.sinks.spans.every_range import EveryRange
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, FOLDED_NS
 from otel_recfn.support.span_ids import span_id
-from timeouts import PATIENCE_S
 
 
 class TestTree:
@@ -61,7 +62,9 @@ class TestTree:
         harness = Harness()
         parent = make_event_id(1, 2)
         opened = [{"event_id": parent, "start_ns": BASE_NS}]
-        child, above = harness.write({"parent": parent}, {"event_id": parent}, opened=opened)
+        child, above = harness.write(
+            {"parent": parent}, {"event_id": parent}, opened=opened, flushes=False
+        )
         (root,) = harness.close()
         assert (child.parent, above.parent, root.parent) == (above.context, root.context, None)
         assert root.name == "MainThread"
@@ -132,9 +135,9 @@ class TestNoSpans:
 
     def test_limit_refuses_the_root(self) -> None:
         harness = Harness(roots_per_second=0)
-        rest_ns = 2_000_000_000
+        idle_ns = 2_000_000_000
         for number in range(102):
-            start_ns = BASE_NS + number * rest_ns
+            start_ns = BASE_NS + number * idle_ns
             harness.write(
                 {"event_id": number + 1, "start_ns": start_ns},
                 opened=[{"event_id": number + 1, "start_ns": start_ns}],
@@ -146,7 +149,7 @@ class TestNoSpans:
 
     def test_no_provider_yet(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
-        sink = SpansSink()
+        sink = spans_sink()
         sink.write(make_batch([{}]))
         assert sink.flush(PATIENCE_S)
         later = Harness()
@@ -181,7 +184,7 @@ def rows_of_trees() -> st.SearchStrategy[list[dict[str, Any]]]:
 
 
 def _rows(trees: list[tuple[SpanContextRef, list[int], Track]]) -> list[dict[str, Any]]:
-    """Node n of a tree is below node ``above[n] % n``; later nodes close first."""
+    """Node n of a tree is below node ``parent_span[n] % n``; later nodes close first."""
     rows: list[dict[str, Any]] = []
     for number, (ref, above, thread) in enumerate(trees):
         ids = [
@@ -249,7 +252,9 @@ class TestSpans:
         assert len({id(harness.one(name=name).resource) for name in "abc"}) == 1
 
     def test_its_hash_is_worked_out_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The SDK makes a JSON text of all attributes for it, and its exporters ask for every span."""
+        """The SDK makes a JSON text of all attributes for it, and its exporters ask for every
+        span.
+        """
         hash_of, asked = Resource.__hash__, list[Resource]()
         monkeypatch.setattr(
             Resource, "__hash__", lambda resource: asked.append(resource) or hash_of(resource)
@@ -281,10 +286,10 @@ def test_without_a_budget_what_runs_in_compilations_is_a_sum_of_the_range_around
     inside = {"context": context, "flags": int(EventFlag.IN_COMPILATION), "root": 11}
     rows = [{**inside, "event_id": 13, "parent": 12}, {**inside, "event_id": 12, "parent": 11}]
     added, units = folding.add(
-        make_batch([{**row, "start_ns": 1, "end_ns": 1 + row["event_id"]} for row in rows]), {}
+        make_batch([{**row, "start_ns": 1, "end_ns": 1 + row["event_id"]} for row in rows]), ()
     )
-    assert (added.fates[Fate.IN_SPAN], added.planned, units) == (2, 0, [])
+    assert (added.outcomes[Outcome.IN_SPAN], added.planned, units) == (2, 0, [])
     added, (unit,) = folding.add(
-        make_batch([{"context": context, "event_id": 11, "name": "phase"}]), {}
+        make_batch([{"context": context, "event_id": 11, "name": "phase"}]), ()
     )
     assert (added.planned, unit.sums) == (1, {11: {FOLDED_COUNT: 2, FOLDED_NS: 12}})

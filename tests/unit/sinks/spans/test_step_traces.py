@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    Decision,
+    Sampler,
+    SamplingResult,
+    StaticSampler,
+)
 
-from batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
-from otel_recfn.model.batch import Batch, Track
+from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn.model.batch import Batch, Track, TrainingStep
 from otel_recfn.model.events import SOURCES, EventFlag, EventSource, SourceTraits, make_event_id
-from otel_recfn.sinks.spans import step_traces
+from otel_recfn.sinks.spans.process_context import ProcessContext, ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
-from otel_recfn.sinks.spans.step_traces import FIRST_ROOTS, NS_PER_SECOND, StepTrace, StepTraces
-from otel_recfn.sinks.spans.surroundings import ProgramSpans, Surroundings
+from otel_recfn.sinks.spans.root_limiter import FIRST_ROOTS, NS_PER_SECOND
+from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
 
 pytestmark = pytest.mark.one_python
 STEP = "Optimizer.step#SGD.step"
@@ -31,7 +39,12 @@ def evaluation(name: str = "nn.Module: Net_0") -> dict[str, Any]:
 
 
 def optimizer() -> dict[str, Any]:
-    return {"name": STEP, "source": EventSource.MODULE}
+    return {"name": STEP, "source": EventSource.TORCH}
+
+
+def first(one: dict[str, Any]) -> dict[str, Any]:
+    """The same as the first range of a training step."""
+    return {**one, "flags": EventFlag.BEGINS_STEP}
 
 
 def op(name: str = "aten::add") -> dict[str, Any]:
@@ -39,14 +52,16 @@ def op(name: str = "aten::add") -> dict[str, Any]:
 
 
 class Program:
-    """Writes down top-level ranges, one after the other, as a drain would announce and close them."""
+    """Writes down top-level ranges, one after the other, as a drain would announce and close
+    them.
+    """
 
     def __init__(self, roots_per_second: float | None = None, sampler: Sampler = ALWAYS_ON) -> None:
         provider = TracerProvider(shutdown_on_exit=False, sampler=sampler)
         target = ProviderResolver(provider).resolve()
         assert target is not None
         self.target = target
-        self.traces = StepTraces(roots_per_second, Surroundings(ProgramSpans()))
+        self.traces = StepTraces(roots_per_second, ProcessContext(ProgramSpans()))
         self.now_ns = BASE_NS
         self.ordinal = 0
         self.by_name: list[tuple[str, int]] = []
@@ -127,77 +142,47 @@ def grouping(traces: Iterable[StepTrace | None]) -> str:
 class TestBoundaries:
     """In one batch or in one per range: the same traces."""
 
-    def test_training_steps(self, one_batch: bool) -> None:
-        program = Program()
-        program.run(optimizer(), one_batch=one_batch)
-        step = [module(), module("nn.Module: Loss_0"), op("backward"), optimizer()]
-        traces = program.run(*step, *step, op("zero_grad"), one_batch=one_batch)
-        assert grouping(traces) == "aaaabbbbc"
-        program.traces.close_all()
-        assert program.names() == ["training step", "training step", "training step", "MainThread"]
-
     def test_inference_is_a_trace_per_module_call(self, one_batch: bool) -> None:
         program = Program()
+        traces = program.run(op(), evaluation(), op(), evaluation(), op(), one_batch=one_batch)
+        assert grouping(traces) == "abbcc"
+        program.traces.close_all()
+        assert program.names() == ["MainThread", "module call: Net_0", "module call: Net_0"]
+
+    def test_a_range_that_begins_a_step_begins_a_trace(self, one_batch: bool) -> None:
+        program = Program()
         traces = program.run(
             op(),
-            module("nn.Module: Net_0"),
-            op(),
-            module("nn.Module: Net_0"),
-            op(),
+            first(op()),
+            module(),
+            optimizer(),
+            first(module()),
+            optimizer(),
             one_batch=one_batch,
         )
-        assert grouping(traces) == "aaabb"
+        assert grouping(traces) == "abbbcc"
         program.traces.close_all()
-        assert program.names() == ["module call: Net_0", "module call: Net_0"]
-
-    @pytest.mark.parametrize("most", [64, 1024])
-    def test_training_thread_takes_many_module_calls(self, one_batch: bool, most: int) -> None:
-        program = Program()
-        program.run(optimizer(), one_batch=one_batch)
-        call = evaluation() if most == 64 else module()
-        traces = program.run(*[call] * (most + 1), one_batch=one_batch)
-        assert grouping(traces) == "a" * most + "b"
-
-    def test_validation_is_no_part_of_a_training_step(self, one_batch: bool) -> None:
-        program = Program()
-        program.run(optimizer(), one_batch=one_batch)
-        step, validation = (
-            [op("to"), module(), op("loss"), op("backward"), optimizer()],
-            [op("to"), evaluation(), op("metric")],
-        )
-        traces = program.run(
-            *step, *step, *validation, *validation, *step, *validation, one_batch=one_batch
-        )
-        assert (
-            grouping(traces) == "a" * 5 + "b" * 5 + "c" * 6 + "c" + "d" * 4 + "e" * 3
-        )  # the first copy may be a validation's
-        program.traces.close_all()
-        training, validating = "training step", "module call: Net_0"
-        assert program.names() == [training, training, training, validating, training, validating]
-
-    def test_training_steps_are_numbered_in_their_thread(self, one_batch: bool) -> None:
-        program = Program()
-        step = [module(), op("backward"), optimizer(), optimizer()]
-        program.run(*step, evaluation(), *step, *step, one_batch=one_batch)
-        program.run(*step, thread=WORKER_THREAD, one_batch=one_batch)
-        program.traces.close_all()
-        numbers = {
-            (trace.thread.number, trace.number)
-            for trace in taken_from(program.traces)
-            if trace.trains
-        }
-        assert numbers == {(1, 0), (1, 1), (1, 2), (2, 0)}
+        assert program.names() == ["MainThread", "training step", "training step"]
 
     def test_idle_thread_starts_anew(self, one_batch: bool) -> None:
         program = Program()
-        rest_ns = NS_PER_SECOND // 10
+        idle_ns = NS_PER_SECOND // 10
         traces = program.run(
             op(),
-            {**op(), "after_ns": rest_ns},
-            {**op(), "after_ns": rest_ns + 1},
+            {**op(), "after_ns": idle_ns},
+            {**op(), "after_ns": idle_ns + 1},
             one_batch=one_batch,
         )
         assert grouping(traces) == "aab"
+
+    def test_a_thread_that_goes_on_has_another_trace_after_ten_seconds(
+        self, one_batch: bool
+    ) -> None:
+        program = Program()
+        pause = {**op(), "after_ns": NS_PER_SECOND // 10}
+        assert grouping(program.run(*[pause] * 103, one_batch=one_batch)) == "a" * 100 + "bbb"
+        step = [first(module()), *[{**op(), "after_ns": NS_PER_SECOND}] * 11]
+        assert grouping(program.run(*step, one_batch=one_batch)) == "a" * 12
 
     def test_threads_have_traces_of_their_own(self, one_batch: bool) -> None:
         program = Program()
@@ -208,7 +193,19 @@ class TestBoundaries:
         assert worker[0].thread == WORKER_THREAD
 
 
-@pytest.mark.parametrize(("begins_traces", "groups"), [(True, "aaab"), (False, "aaaa")])
+def test_a_step_says_which_trace_is_its_own() -> None:
+    program = Program()
+    (begun, stepped) = program.run(first(module()), optimizer())
+    assert begun is stepped
+    assert begun is not None
+    end_ns = begun.end_ns + 1
+    last = make_event_id(MAIN_THREAD.number, 2)
+    step = TrainingStep(7, last - 1, last, begun.start_ns, end_ns, 0, 0)
+    program.take(replace(make_batch([]), steps=[step, step._replace(last=last + 100)]))
+    assert (begun.number, begun.end_ns) == (7, end_ns)
+
+
+@pytest.mark.parametrize(("begins_traces", "groups"), [(True, "aabc"), (False, "aaaa")])
 def test_a_source_of_any_kind_says_what_its_traces_are_called(
     monkeypatch: pytest.MonkeyPatch, begins_traces: bool, groups: str
 ) -> None:
@@ -218,22 +215,52 @@ def test_a_source_of_any_kind_says_what_its_traces_are_called(
     program = Program()
     assert grouping(program.run(call if not begins_traces else op(), op(), call, call)) == groups
     program.traces.close_all()
-    assert set(program.names()) == {"call of f"}
+    assert set(program.names()) - {"MainThread"} == {"call of f"}
 
 
-def test_first_step_is_whole_when_its_optimizer_is_in_the_batch() -> None:
-    program = Program()
-    assert (
-        grouping(program.run(module(), module("nn.Module: Loss_0"), optimizer(), module()))
-        == "aaab"
+@pytest.mark.parametrize("one_batch", [True, False])
+def test_a_root_has_the_name_under_which_the_sampler_was_asked(one_batch: bool) -> None:
+    sampler = Asked()
+    program = Program(sampler=sampler)
+    step, rest = (
+        [first(module()), op("backward"), optimizer()],
+        {**op(), "after_ns": 2 * NS_PER_SECOND},
     )
+    program.run(
+        op(),
+        *step,
+        *step,
+        first(op()),
+        evaluation(),
+        op(),
+        *step,
+        rest,
+        evaluation(),
+        one_batch=one_batch,
+    )
+    program.traces.close_all()
+    assert program.names() == sampler.names
+
+
+class Asked(StaticSampler):
+    """A sampler that takes all, and remembers what it was asked about."""
+
+    def __init__(self) -> None:
+        super().__init__(Decision.RECORD_AND_SAMPLE)
+        self.names: list[str] = []
+
+    def should_sample(
+        self, parent_context: Any, trace_id: int, name: str, *rest: Any, **more: Any
+    ) -> SamplingResult:
+        self.names.append(name)
+        return super().should_sample(parent_context, trace_id, name, *rest, **more)
 
 
 class TestRootSpan:
     def test_waits_for_a_range_that_is_open_across_a_boundary(self) -> None:
         program = Program()
-        (spanning,) = program.run({**module(), "stays_open": True})
-        (following,) = program.run(module())
+        (spanning,) = program.run({**evaluation(), "stays_open": True})
+        (following,) = program.run(evaluation())
         assert grouping([spanning, following]) == "ab"
         assert program.names() == []
         end_ns = program.now_ns + MS
@@ -265,7 +292,7 @@ class TestRootSpan:
 class TestLosses:
     def test_unannounced_range_is_taken_in(self) -> None:
         program = Program()
-        (first,) = program.run(op())
+        (before,) = program.run(op())
         times = {"start_ns": program.now_ns, "end_ns": program.now_ns}
         ids = [(make_event_id(track.number, 50), track) for track in (WORKER_THREAD, MAIN_THREAD)]
         program.take(
@@ -274,31 +301,98 @@ class TestLosses:
             )
         )
         elsewhere, here = [program.traces.find(event_id) for event_id, _ in ids]
-        assert here is first
+        assert here is before
         assert elsewhere is not None
         assert elsewhere.thread == WORKER_THREAD
 
     def test_late_child_finds_its_trace_after_the_root_is_out(self) -> None:
         program = Program()
-        (first,) = program.run(module())
-        program.run(module())
+        (called,) = program.run(evaluation())
+        program.run(evaluation())
         assert program.names() == ["module call: Net_0"]
-        assert program.traces.find(make_event_id(1, 1)) is first
+        assert program.traces.find(make_event_id(1, 1)) is called
 
-    def test_also_open_ones_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(step_traces, "MAX_REMEMBERED_ROOTS", 3)
+    def test_also_open_ones_are_bounded(self) -> None:
         program = Program()
-        program.run(*[{**op(), "stays_open": True}] * 20, one_batch=False)
-        remembered = [
-            ordinal
-            for ordinal in range(1, 21)
-            if program.traces.find(make_event_id(1, ordinal)) is not None
-        ]
-        assert len(remembered) <= 7
+        (oldest,) = program.run({**evaluation(), "stays_open": True})
+        most = 1024
+        program.run(*[{**evaluation(), "stays_open": True}] * (most + 2), one_batch=False)
+        assert oldest in program.traces.take_finished()
+        assert program.traces.find(make_event_id(1, 1)) is None
+        newest = program.traces.find(make_event_id(1, most + 3))
+        assert newest is not None
+        assert not newest.is_published
 
 
 class TestRefusedTraces:
     def test_what_the_sampler_refuses_takes_no_token(self) -> None:
         program = Program(roots_per_second=0, sampler=ALWAYS_OFF)
-        program.run(*[module()] * (FIRST_ROOTS + 2))
+        program.run(*[evaluation()] * (FIRST_ROOTS + 2))
         assert all(program.traces.limiter.admit(program.now_ns) for _ in range(FIRST_ROOTS))
+
+    def test_evaluation_takes_no_traces_from_the_steps_of_training(self) -> None:
+        program = Program(roots_per_second=0)
+        program.run(first(optimizer()))
+        program.run(*[evaluation()] * (FIRST_ROOTS + 2))
+        traces = program.run(first(module()), optimizer(), first(module()), optimizer())
+        assert all(trace is not None for trace in traces)
+
+    def test_what_follows_a_flush_in_a_training_step_takes_no_trace_from_others(self) -> None:
+        program = Program(roots_per_second=0)
+        program.run(first(optimizer()))
+        for _ in range(FIRST_ROOTS - 1):
+            (begun,) = program.run(first(module()))
+            program.traces.end_closed()
+            (rest,) = program.run(first(optimizer()))
+            assert begun is not None
+            assert rest is not None
+
+    def test_the_sampler_is_not_asked_for_what_the_limit_refuses(self) -> None:
+        class Counting(StaticSampler):
+            asked = 0
+
+            def should_sample(self, *arguments: Any, **keywords: Any) -> SamplingResult:
+                self.asked += 1
+                return super().should_sample(*arguments, **keywords)
+
+        sampler = Counting(Decision.RECORD_AND_SAMPLE)
+        traces = Program(roots_per_second=0, sampler=sampler).run(
+            *[evaluation()] * (FIRST_ROOTS + 2)
+        )
+        assert [trace is not None for trace in traces] == [True] * FIRST_ROOTS + [False] * 2
+        assert sampler.asked == FIRST_ROOTS
+
+
+MANY = 5000
+"""More threads than are remembered."""
+
+
+def run_jobs(program: Program, first_thread: int, jobs: int, **more: Any) -> list[int]:
+    """Call a module in each of so many new threads, in one batch; the calls."""
+    tracks = [MAIN_THREAD._replace(number=first_thread + job) for job in range(jobs)]
+    events = [program._event({**first(module()), **more}, track) for track in tracks]  # noqa: SLF001
+    rows = [row for _, rows in events for row in rows]
+    program.take(make_batch(rows, [opened for opened, _ in events]))
+    return [opened["event_id"] for opened, _ in events]
+
+
+def test_threads_that_a_flush_left_in_a_training_step_are_forgotten_when_they_are_many() -> None:
+    """A program may train in a thread of its own per job, and flush at the end of each."""
+    program = Program()
+    for first_thread in (10, 10 + MANY):
+        run_jobs(program, first_thread, MANY)
+        program.traces.end_closed()
+    program.run(module())
+    assert len(program.traces._cut) < MANY  # noqa: SLF001
+
+
+def test_threads_in_which_a_range_is_open_are_not_forgotten_for_many_others() -> None:
+    """A main thread may have one open while it launches a thread per job."""
+    program = Program()
+    calls = run_jobs(program, 10, 20, stays_open=True)
+    traces = [program.traces.find(call) for call in calls]
+    assert None not in traces
+    for first_thread in range(100, 100 + MANY, 10):
+        run_jobs(program, first_thread, 10)
+    assert [program.traces.find(call) for call in calls] == traces
+    assert not {*traces} & {*taken_from(program.traces)}

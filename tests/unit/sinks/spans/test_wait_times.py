@@ -1,4 +1,6 @@
-"""What spans say of what threads worked, and of waiting: one span for a unit in which that was most."""
+"""What spans say of what threads worked, and of waiting: one span for a unit in which that was
+most.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from spans_harness import REQUEST, Harness
 
-from batches import BASE_NS, MAIN_THREAD
+from helpers.batches import BASE_NS, MAIN_THREAD
 from otel_recfn.model.batch import NO_CONTEXT
-from otel_recfn.model.events import EventSource, make_event_id
+from otel_recfn.model.events import EventFlag, EventSource, RecordScope, make_event_id
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 
 CPU, WAIT = "recfn.cpu_time_ns", "recfn.unit.wait_time_ns"
@@ -23,15 +25,8 @@ def call(number: int, took_ms: float, worked_ms: float | None, **more: Any) -> d
     start, event_id = BASE_NS + number * 100 * MS, make_event_id(MAIN_THREAD.number, number)
     times = {"start_ns": start, "end_ns": start + int(took_ms * MS)}
     worked = {} if worked_ms is None else {"cpu_time_ns": int(worked_ms * MS)}
-    return {
-        "event_id": event_id,
-        "root": event_id,
-        "name": "call",
-        "context": REQUEST,
-        **times,
-        **worked,
-        **more,
-    }
+    place = {"event_id": event_id, "root": event_id, "context": REQUEST}
+    return {**place, "name": "call", "scope": RecordScope.USER_SCOPE, **times, **worked, **more}
 
 
 def told(spans: list[ReadableSpan], attribute: str) -> list[tuple[str, Any]]:
@@ -100,8 +95,13 @@ def test_sums_of_calls_say_what_they_worked_together() -> None:
 
 def test_the_root_of_a_trace_of_ours_tells_it_itself() -> None:
     harness = Harness(volume=ENOUGH)
-    row = call(1, 10, 2, context=NO_CONTEXT, source=EventSource.MODULE, name="nn.Module: Net_0")
-    opened = {name: row[name] for name in ("event_id", "name", "source", "start_ns")}
+    named = {
+        "source": EventSource.MODULE,
+        "name": "nn.Module: Net_0",
+        "flags": EventFlag.EVALUATION,
+    }
+    row = call(1, 10, 2, context=NO_CONTEXT, **named)
+    opened = {name: row[name] for name in ("event_id", "name", "source", "start_ns", "flags")}
     harness.write(row, opened=[opened])
     spans = [*harness.exporter.get_finished_spans(), *harness.close()]
     assert told(spans, WAIT) == [("module call: Net_0", 8 * MS)]

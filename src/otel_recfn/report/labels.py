@@ -1,0 +1,30 @@
+"""The names and times of ranges as a report shows them."""
+
+from __future__ import annotations
+
+import re
+
+LONGEST_NAME = 240
+"""The maximum number of characters that are shown of a name."""
+_NUMBERED = re.compile(r"(.+)#\d+")
+
+
+def label_of(name: str) -> str:
+    """The label of ranges with this name: names that differ only by a number at their end, as those
+    of steps do, have one label.
+    """
+    numbered = _NUMBERED.fullmatch(name)
+    return numbered[1] if numbered else name or "(no name)"
+
+
+def short(name: str) -> str:
+    """The beginning of a name, no longer than a page shows it."""
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + "..."
+
+
+def duration(ns: float) -> str:
+    """A time as text, in the unit that fits."""
+    for unit, name in ((1e9, "s"), (1e6, "ms")):
+        if ns >= unit:
+            return f"{ns / unit:.3g} {name}"
+    return f"{ns / 1000:.3g} us"

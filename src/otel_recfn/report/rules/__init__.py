@@ -1,0 +1,1 @@
+"""The rules that find what makes a program slow."""

@@ -1,0 +1,187 @@
+"""The rules about operators.
+
+    tiny_operators    a loop calls operators that take less than 20 us each
+    synchronises      operators give values of tensors to Python
+    copies            operators copy tensors, and take longer than 20 us each
+    churns            operators make large tensors over and over
+
+Each is given the recording of one process, and returns its finding, or None.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from otel_recfn.batches.call_paths import Amounts
+from otel_recfn.batches.number_sets import Indices, distinct
+from otel_recfn.model.events import NODES_PREFIX
+from otel_recfn.report.finding import Finding, finding_about
+from otel_recfn.report.kinds import COPIES, SYNCS
+from otel_recfn.report.labels import duration
+from otel_recfn.report.recording import Recording
+
+TINY_NS = 20_000
+"""The time below which an operator computes next to nothing: calling one takes 3 to 10 us, on a
+busy machine twice that.
+"""
+LONGEST_CALL_NS = 50_000
+"""The maximum part of the pause after an operator that counts as calling the next one: the rest is
+the program's own work.
+"""
+MIN_LOOP_CALLS = 64
+"""The minimum number of calls of one operator directly in one range that are a loop over elements
+or parameters: layers are fewer.
+"""
+CALLS_PER_SYNC = 4
+"""The maximum number of a loop's calls to each that asks for a value, if the loop asks for one of
+each element.
+"""
+MIN_SYNCS = 32
+"""The minimum number of calls that ask for values: a program that reads its loss now and then has
+fewer."""
+MAKERS = (
+    "aten::empty",
+    "aten::zeros",
+    "aten::ones",
+    "aten::full",
+    "aten::new_",
+    "aten::cat",
+    "aten::clone",
+    "aten::resize_",
+)
+"""The beginnings of the names of operators that compute nothing, but make tensors."""
+
+WHOLE_TENSORS = (
+    "Compute on whole tensors in place of loops over elements; in optimizers set fused=True or"
+    " foreach=True; or torch.compile what is called."
+)
+VALUES_IN_TENSORS = (
+    "Keep values in tensors: torch.where() in place of if and of masks, sums in place of .item() in"
+    " loops; read losses every hundredth step."
+)
+ONE_DTYPE = (
+    "Cast or move once, before the loop; keep tensors in one dtype and layout (channels_last for"
+    " convolutions), and give operators what they want."
+)
+REUSE = (
+    "Make them once and write into them (out=, copy_(), index_copy_()); let a list or a cache grow"
+    " in blocks."
+)
+
+
+def tiny_operators(seen: Recording) -> Finding | None:
+    """The finding that a loop calls operators on so little data that calls take longer than
+    computing.
+
+    Loops that ask for values are another rule's.
+    """
+    ranges = seen.outermost(_is_operator)
+    is_tiny = ~seen.has_name(SYNCS.__contains__) & (seen.total_ns < TINY_NS)
+    ranges = ranges[is_tiny[ranges]]
+    enclosing = seen.parent[ranges]
+    # The outermost operators of a thread count as one loop.
+    loop = np.where(enclosing >= 0, enclosing, -1 - seen.lane[ranges])
+    in_loop = _times_found(loop * len(seen.names) + seen.path[ranges]) >= MIN_LOOP_CALLS
+    # A loop asks for values if every fourth of its operators does. Index 0 counts operators that
+    # are in no range.
+    asked_in = seen.parent[seen.outermost(SYNCS.__contains__)]
+    asked = np.bincount(asked_in + 1, minlength=len(seen) + 1)[enclosing + 1]
+    asks = asked * CALLS_PER_SYNC >= _times_found(enclosing)
+    ranges = ranges[in_loop & ~asks]
+    times = _times_with_calls(seen, ranges)
+    return finding_about(
+        seen,
+        ranges,
+        times,
+        rule="tiny",
+        title="Many tiny operators",
+        text=(
+            f"{len(ranges):,} operators in loops take {duration(times.sum() / max(len(ranges), 1))}"
+            " each, most of it to call them; most are {most}."
+        ),
+        next_step=WHOLE_TENSORS,
+    )
+
+
+def _times_found(numbers: Indices) -> Amounts:
+    """The number of times that each of these numbers is among them."""
+    _, member, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    return np.asarray(counts[member])
+
+
+def _is_operator(name: str) -> bool:
+    return "::" in name and not name.startswith(NODES_PREFIX)
+
+
+def _times_with_calls(seen: Recording, ranges: Indices) -> Amounts:
+    """The time of each of these operators, with that of calling the next one."""
+    return np.asarray(seen.total_ns[ranges] + np.minimum(seen.pauses[ranges], LONGEST_CALL_NS))
+
+
+def synchronises(seen: Recording) -> Finding | None:
+    """The finding that Python asks for values of tensors, without the time in which a GPU has to
+    compute them first.
+    """
+    ranges = seen.outermost(SYNCS.__contains__)
+    if len(ranges) < MIN_SYNCS:
+        return None
+    return finding_about(
+        seen,
+        ranges,
+        _times_with_calls(seen, ranges) - seen.device_call_times(ranges),
+        rule="sync",
+        title="Asks tensors for their values",
+        text=(
+            f"{len(ranges):,} calls hand a value to Python; most of their time is in {{most}}. On a"
+            " GPU each waits until all that was launched before is done."
+        ),
+        next_step=VALUES_IN_TENSORS,
+    )
+
+
+def copies(seen: Recording) -> Finding | None:
+    """The finding that the CPU copies tensors to another dtype or layout.
+
+    Copies that take no longer than a call are tiny operators, those inside of an operator are how
+    it works, and copies by a GPU are work of the GPU.
+    """
+    ranges = seen.outermost(_is_operator)
+    ranges = ranges[seen.has_name(COPIES.__contains__)[ranges]]
+    times = seen.total_ns[ranges] - seen.device_call_times(ranges)
+    is_long = times >= TINY_NS
+    return finding_about(
+        seen,
+        ranges[is_long],
+        times[is_long],
+        rule="copy",
+        title="Copies and casts",
+        text=(
+            f"{int(is_long.sum()):,} copies of tensors to another dtype, device or layout; most of"
+            " their time is in {most}."
+        ),
+        next_step=ONE_DTYPE,
+    )
+
+
+def churns(seen: Recording) -> Finding | None:
+    """The finding that large tensors are made and freed over and over, which is known only if
+    memory is recorded.
+    """
+    is_maker = np.zeros(len(seen), np.bool_)
+    is_maker[seen.outermost(lambda name: name.startswith(MAKERS))] = True
+    ranges = seen.nearest(np.flatnonzero(seen.large), is_maker)
+    ranges = distinct(ranges[ranges >= 0])
+    if len(ranges) < MIN_LOOP_CALLS:
+        return None
+    return finding_about(
+        seen,
+        ranges,
+        seen.total_ns[ranges] - seen.device_call_times(ranges),
+        rule="memory",
+        title="Makes large tensors over and over",
+        text=(
+            f"{len(ranges):,} operators only make large tensors, most of the time in {{most}}:"
+            f" {seen.large.sum() / (1 << 30):,.1f} GiB were allocated in blocks of 1 MiB or more."
+        ),
+        next_step=REUSE,
+    )

@@ -1,0 +1,1 @@
+"""Chrome traces: their text, their events, and the batch that these make."""

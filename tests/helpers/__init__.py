@@ -1,0 +1,1 @@
+"""What tests share; CONTRIBUTING.md says what is where."""

@@ -1,0 +1,142 @@
+"""Programs as they should be: a report has nothing serious to say of them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+from helpers.timeouts import PATIENCE_S
+from otel_recfn import record_function, step
+
+WIDTH = 512
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
+
+
+def trained(model: nn.Module, batches: Any) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, batch in enumerate(batches):
+        with step("train", number):
+            model(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def a_training_loop() -> None:
+    trained(perceptron(), [torch.ones(256, WIDTH)] * 6)
+
+
+def a_generation() -> None:
+    layer, head, known = (
+        nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True),
+        nn.Linear(256, 1000),
+        nn.Embedding(1000, 256),
+    )
+    tokens = torch.zeros(8, 20, dtype=torch.long)
+    with torch.inference_mode():
+        for _ in range(10):
+            chosen = head(layer(known(tokens)))[:, -1:].argmax(-1)
+            tokens = torch.cat([tokens, chosen], 1)
+
+
+def a_convolution_net() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 32, 3),
+        nn.Flatten(),
+    )
+    trained(model, [torch.ones(8, 3, 64, 64)] * 4)
+
+
+def an_evaluation() -> None:
+    model = perceptron().eval()
+    right = torch.zeros((), dtype=torch.long)
+    with torch.no_grad():
+        for _ in range(8):
+            right += (model(torch.ones(256, WIDTH)).argmax(1) == 0).sum()
+    assert right.item() >= 0
+
+
+def ranks_of_one() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{os.path.join(folder, 'store')}", rank=0, world_size=1
+        )
+        try:
+            trained(DistributedDataParallel(perceptron()), [torch.ones(256, WIDTH)] * 4)
+        finally:
+            dist.destroy_process_group()
+
+
+class Counted(Dataset[torch.Tensor]):
+    """Samples whose maker says when it has made the last one."""
+
+    def __init__(self) -> None:
+        self.all_made = multiprocessing.Event()
+
+    def __len__(self) -> int:
+        return 1024
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == len(self) - 1:
+            self.all_made.set()
+        return torch.ones(WIDTH)
+
+
+def a_loader_with_workers() -> None:
+    """Its worker is ahead of the loop, also where other programs have the cores: the loop begins
+    when all batches are made.
+    """
+    samples = Counted()
+    batches = iter(DataLoader(samples, batch_size=256, num_workers=1, prefetch_factor=4))
+    assert samples.all_made.wait(PATIENCE_S)
+    trained(nn.Sequential(*[perceptron() for _ in range(8)]), batches)
+
+
+def under_autocast() -> None:
+    model = perceptron()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        trained(model, [torch.ones(1024, WIDTH)] * 3)
+
+
+def a_servers_requests() -> None:
+    model = perceptron().eval()
+    for _ in range(5):
+        with record_function("POST /predict"), torch.inference_mode():
+            model(torch.ones(128, WIDTH)).softmax(-1).argmax(-1).tolist()
+
+
+torch._dynamo.config.cache_size_limit = 64  # which other programs here use up
+compiled = torch.compile(perceptron(), backend="eager")
+
+
+def compiled_and_warm() -> None:
+    for _ in range(6):
+        compiled(torch.ones(256, WIDTH)).sum().backward()
+
+
+HEALTHY: list[Callable[[], None]] = [
+    a_training_loop,
+    a_generation,
+    a_convolution_net,
+    an_evaluation,
+    ranks_of_one,
+    a_loader_with_workers,
+    under_autocast,
+    a_servers_requests,
+    compiled_and_warm,
+]

@@ -1,4 +1,5 @@
-"""What callbacks written in Python cost a range, beside a range that nobody or the recorder alone observes; all in one process.
+"""What callbacks written in Python cost a range, beside a range that nobody or the recorder alone
+observes; all in one process.
 
     python benchmarks/bench_callbacks.py [rounds]
 

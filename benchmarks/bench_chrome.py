@@ -1,15 +1,18 @@
-"""Chrome events per second: this package's sink and Kineto's export of the same training run, all in one process.
+"""Chrome events per second: this package's sink and Kineto's export of the same training run, all
+in one process.
 
     python benchmarks/bench_chrome.py [operators]
 
-Kineto profiles a small model and exports; its events become batches, as the drain hands them over, and are written by our
-sink, with the shapes and dtypes that Kineto's file has, and without, as by default. Every side takes its turn in each round;
-printed are the median of wall clock, and the median and the least of processor time, which a busy machine disturbs less.
-"Encoded only" is the encoder without links, arrows and file.
+Kineto profiles a small model and exports; its events become batches, as the drain hands them over,
+and are written by our sink, with the shapes and dtypes that Kineto's file has, and without, as by
+default. Every side takes its turn in each round; printed are the median of wall clock, and the
+median and the least of processor time, which a busy machine disturbs less. "Encoded only" is the
+encoder without links, arrows and file.
 
-Two tables: each file replacing that of the round before, in memory that the page cache has used; and each file a new one, all
-of them kept. A virtual machine that touches memory for the first time waits for its host, which costs more than all else; what
-the bytes alone cost, written by one call, stands beside it.
+Two tables: each file replacing that of the round before, in memory that the page cache has used;
+and each file a new one, all of them kept. A virtual machine that touches memory for the first time
+waits for its host, which costs more than all else; what the bytes alone cost, written by one call,
+stands beside it.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from batches import MAIN_THREAD, WORKER_THREAD, make_batch
+from helpers.batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn import _native
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import RecordScope, make_event_id
@@ -56,7 +59,9 @@ def profiled_training(operators: int) -> Any:
 
 
 def batches_of(trace: Path) -> list[Batch]:
-    """Kineto's file as sealed batches: rows in order of their ends, thread ids as in RecordFunction."""
+    """Kineto's file as sealed batches: rows in order of their ends, thread ids as in
+    RecordFunction.
+    """
     content = json.loads(trace.read_text())
     slices = [
         event
@@ -109,9 +114,8 @@ def encode_only(batches: list[Batch]) -> None:
     for batch in batches:
         rows = np.argsort(batch.event_id, kind="stable").astype(np.int64, copy=False)
         for first in range(0, len(rows), chrome_trace_file.ROWS_AT_ONCE):
-            _native.encode_chrome_events(
-                batch, rows[first : first + chrome_trace_file.ROWS_AT_ONCE], 1, 0, memory
-            )
+            chosen = rows[first : first + chrome_trace_file.ROWS_AT_ONCE]
+            _native.encode_chrome_events(batch, chosen, pid=1, base_ns=0, memory=memory, ids=None)
 
 
 class Cost(NamedTuple):
@@ -145,7 +149,10 @@ def without_shapes(batches: list[Batch]) -> list[Batch]:
 
 
 def one_round(operators: int, batches: list[Batch], place: Path) -> dict[str, Cost]:
-    """Every side once, to a new file. Kineto saves a profile only once, so it gets new ones, whose making does not count."""
+    """Every side once, to a new file.
+
+    Kineto saves a profile only once, so it gets new ones, whose making does not count.
+    """
     profiles = [profiled_training(operators) for _ in range(2)]
     plain = without_shapes(batches)
     content = in_one_piece(batches)
@@ -168,7 +175,10 @@ def one_round(operators: int, batches: list[Batch], place: Path) -> dict[str, Co
 
 
 def fresh(path: Path, work: Callable[[Path], object]) -> Cost:
-    """Of writing a new file. The last one, where there is one, goes first: its memory is used again."""
+    """Of writing a new file.
+
+    The last one, where there is one, goes first: its memory is used again.
+    """
     path.unlink(missing_ok=True)
     return cost(lambda: work(path))
 
@@ -184,7 +194,8 @@ def report(title: str, rounds: list[dict[str, Cost]], events: int) -> None:
         wall = statistics.median(taken[name].wall for taken in rounds)
         cpu = sorted(taken[name].cpu / events * 1e9 for taken in rounds)
         print(
-            f"{name:<28}{wall / events * 1e9:>10,.0f}{statistics.median(cpu):>10,.0f}{cpu[0]:>10,.0f}",
+            f"{name:<28}{wall / events * 1e9:>10,.0f}"
+            f"{statistics.median(cpu):>10,.0f}{cpu[0]:>10,.0f}",
             end="",
         )
         print(f"{events / wall:>14,.0f}{kineto / wall:>10.2f}")

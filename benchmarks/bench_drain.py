@@ -1,11 +1,14 @@
-"""What it costs to make rows of what was recorded: nanoseconds an operator, in drains of three sizes, beside Kineto's end.
+"""What it costs to make rows of what was recorded: nanoseconds an operator, in drains of three
+sizes, beside Kineto's end.
 
     python benchmarks/bench_drain.py [rounds]
 
-A tiny model trains, so that the ranges are those of a real program: names, nesting, autograd's sequence numbers. A drain has a
-thread of its own, as in a program, so it reads what another processor may have written; the training waits meanwhile. Its
-processor time counts. Kineto's events, which become readable when it stops, are the peer. Every side takes its turn in each
-round; the median of all rounds stands beside the fastest, since other work on the machine makes most of the difference.
+A tiny model trains, so that the ranges are those of a real program: names, nesting, autograd's
+sequence numbers. A drain has a thread of its own, as in a program, so it reads what another
+processor may have written; the training waits meanwhile. Its processor time counts. Kineto's
+events, which become readable when it stops, are the peer. Every side takes its turn in each round;
+the median of all rounds stands beside the fastest, since other work on the machine makes most of
+the difference.
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ from typing import Any
 from lib.command_line import number_given
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "integration"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import torch
 from torch.profiler import ProfilerActivity, profile
-from torch_programs import Training
 
+from helpers.torch_programs import Training
 from otel_recfn import RecordScope
 from otel_recfn.model.events import scopes_mask
 from otel_recfn.pytorch.observer import TorchObserver
@@ -42,7 +45,9 @@ OPERATORS = {RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION}
 """What Kineto has too."""
 
 Turn = Callable[[int], tuple[int, int]]
-"""Trains so many steps: how many ranges they were, and the nanoseconds that it took to make them readable."""
+"""Trains so many steps: how many ranges they were, and the nanoseconds that it took to make them
+readable.
+"""
 
 
 def main() -> None:

@@ -1,11 +1,13 @@
-"""What a dead OTLP endpoint does to a training loop: its step time, how long the end takes, and what was lost.
+"""What a dead OTLP endpoint does to a training loop: its step time, how long the end takes, and
+what was lost.
 
     python benchmarks/bench_endpoints.py [http|grpc] [rounds]
 
-Every side trains for a while in each round, so that a busy machine meets all of them; the median of all steps of a side is
-compared with that of an instrumentation without an exporter. ``end`` is the longest ``uninstrument()``. Every operator is below
-a span of the program, so all of them become spans: far more than an exporter takes, which is why some are lost in any case.
-PyTorch computes in one thread, because a step in several waits for whichever of them a busy machine holds up.
+Every side trains for a while in each round, so that a busy machine meets all of them; the median of
+all steps of a side is compared with that of an instrumentation without an exporter. ``end`` is the
+longest ``uninstrument()``. Every operator is below a span of the program, so all of them become
+spans: far more than an exporter takes, which is why some are lost in any case. PyTorch computes in
+one thread, because a step in several waits for whichever of them a busy machine holds up.
 """
 
 from __future__ import annotations
@@ -21,16 +23,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "integration"))
 
 import torch
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from torch_programs import Training
 
+from helpers.otlp_server import OtlpServer
+from helpers.torch_programs import Training
 from otel_recfn import OtelRecordFunctionInstrumentor
 from otel_recfn.model.counters import losses
-from otlp_server import OtlpServer
 
 ROUNDS = 3
 SECONDS = 2.0
@@ -128,7 +129,8 @@ def report(sides: dict[str, Side], protocol: str) -> None:
     base = statistics.median(sides[NO_EXPORTER].steps_ms)
     print(f"OTLP over {protocol}")
     print(
-        f"{'':<28}{'step ms':>9}{'ratio':>8}{'steps':>7}{'end s':>7}{'recorded':>10}{'exported':>10}{'lost':>10}"
+        f"{'':<28}{'step ms':>9}{'ratio':>8}{'steps':>7}{'end s':>7}"
+        f"{'recorded':>10}{'exported':>10}{'lost':>10}"
     )
     for name, side in sides.items():
         step = statistics.median(side.steps_ms)
@@ -136,7 +138,8 @@ def report(sides: dict[str, Side], protocol: str) -> None:
         counts = (recorded, exported, side.counts["waiting"] + sum(losses(side.counts).values()))
         numbers = "".join(f"{count:>10,}" for count in counts)
         print(
-            f"{name:<28}{step:>9.2f}{step / base:>8.3f}{len(side.steps_ms):>7}{side.end_s:>7.2f}{numbers}"
+            f"{name:<28}{step:>9.2f}{step / base:>8.3f}"
+            f"{len(side.steps_ms):>7}{side.end_s:>7.2f}{numbers}"
         )
 
 

@@ -1,7 +1,9 @@
-"""How long the end of a program takes, with the official OTLP exporter and a backend that works, is down, or hangs.
+"""How long the end of a program takes, with the official OTLP exporter and a backend that works, is
+down, or hangs.
 
-Each program works for some seconds and ends; what is told is the time from its last line to the end of its process. "no span"
-has ranges of ours alone, "one span" a span of the program's at its beginning, "spans" one every tenth of a second.
+Each program works for some seconds and ends; what is told is the time from its last line to the end
+of its process. "no span" has ranges of ours alone, "one span" a span of the program's at its
+beginning, "spans" one every tenth of a second.
 """
 
 from __future__ import annotations
@@ -107,7 +109,9 @@ def exit_seconds(port: int, *arguments: str) -> float:
 
 
 def ends(backend: Backend, lengths: list[float]) -> dict[tuple[str, str], list[float]]:
-    """The times of all programs, by what they are and whether with us, each after running so many seconds."""
+    """The times of all programs, by what they are and whether with us, each after running so
+    many seconds.
+    """
     found: dict[tuple[str, str], list[float]] = {
         (spans, name): [] for spans in SPANS for name in NAMES
     }
@@ -136,7 +140,8 @@ def main(runs: int) -> None:
             median = statistics.median(ours) - statistics.median(without)
             beyond = f"{median:+.1f} ({max(ours) - max(without):+.1f})"
             print(
-                f"{backend.__name__ + ', ' + spans:38}{_told(without):>16}{_told(ours):>16}{beyond:>16}",
+                f"{backend.__name__ + ', ' + spans:38}"
+                f"{_told(without):>16}{_told(ours):>16}{beyond:>16}",
                 flush=True,
             )
 

@@ -1,10 +1,12 @@
-"""What folding costs a row, up to decided units; beside it a capture's tree, the metrics, and SDK spans.
+"""What folding costs a row, up to decided units; beside it a capture's tree, the metrics, and SDK
+spans.
 
     python benchmarks/bench_fold.py [steps]
 
-Training steps of a small transformer, each a unit, as in a loop that opens a span for each, and units as a service has, in
-batches of several sizes, with the budgets that are there unless somebody asks for others (`folding_stage.py`). Processor time.
-The fastest of some rounds counts; the spans are measured on fewer rows. "turns" are waits for the GIL beside a busy thread.
+Training steps of a small transformer, each a unit, as in a loop that opens a span for each, and
+units as a service has, in batches of several sizes, with the budgets that are there unless somebody
+asks for others (`folding_stage.py`). Processor time. The fastest of some rounds counts; the spans
+are measured on fewer rows. "turns" are waits for the GIL beside a busy thread.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from lib.folding_stage import batches_of, fastest_stage, small_units, turns_a_ba
 from lib.training_steps import Row, paths, program
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
-from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
+from helpers.batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.stage import Stage
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.spans.mapping import SpanMapper
@@ -34,7 +36,7 @@ STEPS_OF_SLOW_SIDES = 10
 ROUNDS = 7
 UNITS_OF_A_SERVICE = 250
 ROWS_PER_BATCH = 20_000
-MOST_BATCHES_BESIDE = 20
+MAX_BATCHES_BESIDE = 20
 """Beside a busy thread, each wait for the GIL takes 5 ms."""
 
 
@@ -69,7 +71,7 @@ def spans(batch: Batch) -> float:
     target = ProviderResolver(provider).resolve()
     assert target is not None
     began = time.thread_time_ns()
-    plan, _ = Stage(0).plan(batch, {})
+    plan, _ = Stage(0).plan(batch)
     for span in SpanMapper(target).spans(plan):
         processor.on_end(span)
     return (time.thread_time_ns() - began) / len(batch)
@@ -90,7 +92,7 @@ def report_stage(title: str, rows: Sequence[Row], sizes: Sequence[int]) -> None:
     print(f"{'':<26}{'add, ns/row':>15}{'decide, ns/row':>16}{'in all':>10}{'turns/batch':>13}")
     for size in sizes:
         batches = batches_of(rows, size)
-        cost, turns = fastest_stage(batches, ROUNDS), turns_a_batch(batches[:MOST_BATCHES_BESIDE])
+        cost, turns = fastest_stage(batches, ROUNDS), turns_a_batch(batches[:MAX_BATCHES_BESIDE])
         times = f"{cost.added:>15,.0f}{cost.decided:>16,.0f}{cost.in_all:>10,.0f}"
         print(f"of {size:<23,}{times}{turns:>13,.1f}")
 
@@ -102,7 +104,8 @@ def main() -> None:
     few = [row for row in rows if row.unit < STEPS_OF_SLOW_SIDES]
     of_a_step = [row for row in rows if row.unit == 0]
     print(
-        f"{len(rows):,} rows, {steps} steps of {len(of_a_step):,} ranges on {paths(of_a_step)} paths"
+        f"{len(rows):,} rows, {steps} steps of {len(of_a_step):,} ranges on {paths(of_a_step)}"
+        " paths"
     )
     batch = batch_of(few)
     report_parts(rows, batch)

@@ -1,11 +1,13 @@
-"""The legacy profiler, ours beside PyTorch's: what an operator costs while it runs, and what its events cost in the end.
+"""The legacy profiler, ours beside PyTorch's: what an operator costs while it runs, and what its
+events cost in the end.
 
     python benchmarks/bench_legacy.py [rounds] [operators a turn]
 
-Both run in turns in one process, and the fastest turn of each counts. "an operator" is its time under the profiler less that
-without. "consolidating" is the time to disable: then PyTorch has wrapped its C++ events; ours are in order, as columns.
-"and reading" is that with reading every event once, as the table of PyTorch's legacy profiler does: ours makes its events then,
-PyTorch's makes Python values at each look.
+Both run in turns in one process, and the fastest turn of each counts. "an operator" is its time
+under the profiler less that without. "consolidating" is the time to disable: then PyTorch has
+wrapped its C++ events; ours are in order, as columns. "and reading" is that with reading every
+event once, as the table of PyTorch's legacy profiler does: ours makes its events then, PyTorch's
+makes Python values at each look.
 """
 
 from __future__ import annotations

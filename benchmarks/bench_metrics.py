@@ -1,8 +1,10 @@
-"""What metrics cost a row: its duration summed up by scope and name; beside it, ``Histogram.record``.
+"""What metrics cost a row: its duration summed up by scope and name; beside it,
+``Histogram.record``.
 
     python benchmarks/bench_metrics.py [repeats]
 
-The first in the thread that drains; what the readers' own threads do when they collect stands below.
+The first in the thread that drains; what the readers' own threads do when they collect stands
+below.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def best(function: Callable[[], object], repeats: int) -> float:
 
 
 def measure(title: str, views: list[View], record: float, repeats: int) -> None:
-    """Print a row for the batch's ranges, beside one ``Histogram.record`` for each, and what a collection costs."""
+    """Print a row for the batch's ranges, beside one ``Histogram.record`` for each, and what a
+    collection costs.
+    """
     reader, rows = InMemoryMetricReader(), batch()
     sink = MetricsSink(MeterProvider([reader], views=views, shutdown_on_exit=False))
     taken = best(lambda: sink.write(rows), repeats) / ROWS

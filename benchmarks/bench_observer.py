@@ -2,21 +2,20 @@
 
     python benchmarks/bench_observer.py [rounds]
 
-The machine may be busy: every side takes a short turn in each of many rounds, and the fastest turn of each counts. The cost of
-observing is the time of an operator with an observer less that without. The floor is the cheapest observer there can be: an
-empty pair of callbacks, with the ids that ours asks for as well.
+The machine may be busy: every side takes a short turn in each of many rounds, and the fastest turn
+of each counts. The cost of observing is the time of an operator with an observer less that without.
+The floor is the cheapest observer there can be: an empty pair of callbacks, with the ids that ours
+asks for as well.
 
-"All sinks live" in short turns shows what the operators' thread pays. Drain and sinks work every 20 ms to 100 ms in threads of
-their own; "sustained" has them in it, at a rate that programs don't reach: nothing but the cheapest operator there is, so that
-buffers fill faster than anything drains them, and drops are counted.
+"All sinks live" in short turns shows what the operators' thread pays. Drain and sinks work every 20
+ms to 100 ms in threads of their own; "sustained" has them in it, at a rate that programs don't
+reach: nothing but the cheapest operator there is, so that buffers fill faster than anything drains
+them, and drops are counted.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
-import sysconfig
 import tempfile
 import threading
 import time
@@ -31,7 +30,9 @@ from lib.command_line import number_given
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
-from lib.operator_loop import NoExport, compile_with, empty_pair, loaded_loop
+from lib.empty_range import compiled_empty_range
+from lib.no_export import NoExport
+from lib.operator_loop import empty_pair, loaded_loop
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -53,28 +54,6 @@ SUSTAINED_ROUNDS = 3
 SLOW_OPERATORS = 500  # for sides that take microseconds or keep everything
 RANGES = 10_000
 SLOW_RANGES = 1_000
-
-EMPTY_CONTEXT_MANAGER = """
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-static PyObject* enter(PyObject* self, PyObject*) { Py_INCREF(self); return self; }
-static PyObject* leave(PyObject*, PyObject* const*, Py_ssize_t) { Py_RETURN_FALSE; }
-static PyMethodDef methods[] = {{"__enter__", enter, METH_NOARGS, nullptr},
-                                {"__exit__", reinterpret_cast<PyCFunction>(leave), METH_FASTCALL, nullptr}, {}};
-static PyObject* make(PyTypeObject* type, PyObject*, PyObject*) { return type->tp_alloc(type, 0); }
-static PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "empty_range", nullptr, -1};
-PyMODINIT_FUNC PyInit_empty_range() {
-  type.tp_name = "empty_range.EmptyRange";
-  type.tp_basicsize = sizeof(PyObject);
-  type.tp_flags = Py_TPFLAGS_DEFAULT;
-  type.tp_methods = methods;
-  type.tp_new = make;
-  PyObject* module = PyModule_Create(&definition);
-  if (PyType_Ready(&type) == 0) PyModule_AddObjectRef(module, "EmptyRange", reinterpret_cast<PyObject*>(&type));
-  return module;
-}
-"""
 
 Side = tuple[str, Callable[[], float]]
 """A name, and a turn: nanoseconds per operator or range."""
@@ -169,7 +148,9 @@ def ours_live(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def ours_unsampled() -> Iterator[None]:
-    """An instrumentation with nothing but spans, below a span of the program that is not sampled."""
+    """An instrumentation with nothing but spans, below a span of the program that is not
+    sampled.
+    """
     provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
     instrumentor = OtelRecordFunctionInstrumentor()
     instrumentor.instrument(tracer_provider=provider)
@@ -219,9 +200,8 @@ def report_operators(best: dict[str, float]) -> None:
     none, floor = best["none"], best["empty callback pair with ids"] - best["none"]
     print(f"{'observing an operator':<34}{'ns':>10}{'cost':>10}{'x floor':>10}")
     for name, nanoseconds in best.items():
-        cost = (
-            nanoseconds if "SDK" in name else nanoseconds - none
-        )  # those are made beside the operator, not around it
+        # Those are made beside the operator, not around it.
+        cost = nanoseconds if "SDK" in name else nanoseconds - none
         print(f"{name:<34}{nanoseconds:>10,.1f}{cost:>10,.1f}{cost / floor:>10.2f}")
 
 
@@ -237,7 +217,8 @@ def report_sustained(loop: Any, folder: Path) -> None:
     seconds = live * SUSTAINED_OPERATORS / 1e9
     print(f"{'ours, all sinks live, sustained':<34}{live:>10,.1f}{live - plain:>10,.1f}")
     print(
-        f"    {rows:,} ranges recorded in {seconds:.2f} s; {dropped:,} dropped in {SUSTAINED_ROUNDS} such rounds"
+        f"    {rows:,} ranges recorded in {seconds:.2f} s; {dropped:,} dropped in"
+        f" {SUSTAINED_ROUNDS} such rounds"
     )
 
 
@@ -275,22 +256,6 @@ def range_sides(folder: Path) -> Iterator[Side]:
         lambda: range_turn("with R('range'): pass", {"R": torch_range}, SLOW_RANGES),
     )
     yield "live SDK span", sdk_turn(SLOW_RANGES)
-
-
-def compiled_empty_range(folder: Path) -> Any:
-    """A type whose objects do nothing when entered and left: what `with` costs, done in C."""
-    source, suffix = folder / "empty_range.cpp", sysconfig.get_config_var("EXT_SUFFIX")
-    source.write_text(EMPTY_CONTEXT_MANAGER)
-    compile_with(
-        [
-            f"-I{sysconfig.get_path('include')}",
-            str(source),
-            "-o",
-            str(folder / f"empty_range{suffix}"),
-        ]
-    )
-    sys.path.insert(0, str(folder))
-    return importlib.import_module("empty_range").EmptyRange
 
 
 def range_turn(statement: str, names: dict[str, Any], count: int) -> float:
@@ -349,7 +314,8 @@ def report_bytes() -> None:
         ours.stop()
         rows = len(ours.drain(close_open=True))
         print(
-            f"{name:<38}{size / rows:>10,.1f} bytes before the drain ({rows:,} in a buffer of {size:,})"
+            f"{name:<38}{size / rows:>10,.1f} bytes before the drain ({rows:,} in a buffer of"
+            f" {size:,})"
         )
 
 

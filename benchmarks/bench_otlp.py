@@ -1,8 +1,10 @@
-"""What an encoded span costs, natively from columns and by the official encoder from the SDK's spans, with its bytes.
+"""What an encoded span costs, natively from columns and by the official encoder from the SDK's
+spans, with its bytes.
 
-Also how long a batch takes the GIL, and how much of its progress a Python thread makes meanwhile, against what it makes beside
-a thread that computes as much but never takes the GIL. They take short turns, and each is compared with the one before
-it, so that a machine which is slower for a while is so for both.
+Also how long a batch takes the GIL, and how much of its progress a Python thread makes meanwhile,
+against what it makes beside a thread that computes as much but never takes the GIL. They take short
+turns, and each is compared with the one before it, so that a machine which is slower for a while is
+so for both.
 
 python benchmarks/bench_otlp.py [--spans N] [--seconds S]
 """
@@ -41,7 +43,7 @@ def sample_plan(spans: int) -> SpanPlan:
     """Operators below a span of the program, with the attributes that they have by default."""
     batch = sample_batch()
     batch = batch.take(slice(min(spans, len(batch))))
-    return Stage(0).plan(batch, {})[0]
+    return Stage(0).plan(batch)[0]
 
 
 def best_ns(
@@ -95,20 +97,21 @@ def kept_progress(work: Callable[[], object], seconds: float) -> list[float]:
 
 
 def held_us(mapper: OtlpMapper, plan: SpanPlan, seconds: float) -> float:
-    """Processor time with the GIL for a batch: that of the Python around the encoder, and of its reading of the columns.
+    """Processor time with the GIL for a batch: that of the Python around the encoder, and of its
+    reading of the columns.
 
     Its look at each row comes on top, 5 ns a span.
     """
     native, kept = encoding._native, []
 
-    def keep(*given: Any) -> Any:
-        kept[:] = [native.encode_otlp_spans(*given)]
+    def keep(*given: Any, **named: Any) -> Any:
+        kept[:] = [native.encode_otlp_spans(*given, **named)]
         return kept[0]
 
     encoding._native = SimpleNamespace(encode_otlp_spans=keep)
     try:
         mapper.spans(plan)
-        encoding._native = SimpleNamespace(encode_otlp_spans=lambda *_: kept[0])
+        encoding._native = SimpleNamespace(encode_otlp_spans=lambda *_, **__: kept[0])
         around = best_ns(lambda: mapper.spans(plan), seconds, time.thread_time_ns)
     finally:
         encoding._native = native
@@ -144,20 +147,24 @@ def main() -> None:
         end="",
     )
     print(
-        f", {(official + cost['SDK spans alone']) / cost['ours, from columns']:.0f} times than making and encoding spans"
+        f", {(official + cost['SDK spans alone']) / cost['ours, from columns']:.0f} times than"
+        " making and encoding spans"
     )
     print(
-        f"the GIL is held for {held_us(ours, plan, options.seconds):.0f} us of a batch of {count:,} spans"
+        f"the GIL is held for {held_us(ours, plan, options.seconds):.0f} us of a batch of {count:,}"
+        " spans"
     )
     for name in ("ours, from columns", "encode_spans of them"):
         shares = kept_progress(ways[name][0], PROGRESS_TURNS * options.seconds)
         low, median, high = statistics.quantiles(shares, n=4)
         print(
-            f"a Python thread beside {name}: {median:.1%} of its progress beside work without the GIL",
+            f"a Python thread beside {name}: {median:.1%} of its progress beside work without"
+            " the GIL",
             end="",
         )
         print(
-            f" (median of {len(shares)} pairs of turns; half of them between {low:.1%} and {high:.1%})"
+            f" (median of {len(shares)} pairs of turns; half of them between {low:.1%} and"
+            f" {high:.1%})"
         )
 
 

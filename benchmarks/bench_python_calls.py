@@ -2,14 +2,17 @@
 
     python benchmarks/bench_python_calls.py [rounds]
 
-The machine may be busy: every side takes a short turn in each of many rounds, and the fastest turn of each counts. The floor is
-what CPython itself takes to tell of a call and of its return: an empty profile function in C, and from 3.12 on also empty
-callbacks of ``sys.monitoring``. Whoever wants to know when a call began and ended reads the clock twice: so the same floors are
-there with that. Peers that are not installed are left out (VizTracer, torch). Turns are so short that what a side keeps fits
+The machine may be busy: every side takes a short turn in each of many rounds, and the fastest turn
+of each counts. The floor is what CPython itself takes to tell of a call and of its return: an empty
+profile function in C, and from 3.12 on also empty callbacks of ``sys.monitoring``. Whoever wants to
+know when a call began and ended reads the clock twice: so the same floors are there with that.
+Peers that are not installed are left out (VizTracer, torch). Turns are so short that what a side
+keeps fits
 its buffers: what drains them works beside it.
 
-Functions that do nothing come first, then a program as there are many: `re` compiles a pattern, by Python and C calls. Where
-each function is "new" to a side, it costs more than where it was "seen" before.
+Functions that do nothing come first, then a program as there are many: `re` compiles a pattern, by
+Python and C calls. Where each function is "new" to a side, it costs more than where it was "seen"
+before.
 """
 
 from __future__ import annotations
@@ -122,7 +125,8 @@ def main(rounds: int) -> None:
         if importlib.util.find_spec("torch"):
             sides["torch.profiler(with_stack=True)"] = under_torch
         print(
-            f"CPython {sys.version.split()[0]}; ns per call, the fastest of {rounds} turns; times the floors"
+            f"CPython {sys.version.split()[0]}; ns per call, the fastest of {rounds} turns; times"
+            " the floors"
         )
         print(f"otel-recfn: {BYTES_PER_CALL} bytes a call")
         for work, seen in (
@@ -145,7 +149,8 @@ def main(rounds: int) -> None:
                 ]
                 ratios = ", ".join([f"{ratio:.2f}" for ratio in floors])
                 print(
-                    f"  {work.__name__:13}{'seen' if seen else 'new':5} {name:34} {cost:7.1f}   {ratios}"
+                    f"  {work.__name__:13}{'seen' if seen else 'new':5} {name:34} {cost:7.1f}  "
+                    f" {ratios}"
                 )
 
 

@@ -1,4 +1,5 @@
-"""What a span costs: built from a row and handed to a processor, against a live SDK span with the same attributes.
+"""What a span costs: built from a row and handed to a processor, against a live SDK span with the
+same attributes.
 
 python benchmarks/bench_spans.py [repeats]
 """
@@ -17,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
-from batches import MAIN_THREAD, context, make_batch
+from helpers.batches import MAIN_THREAD, context, make_batch
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import RecordScope, make_event_id
 from otel_recfn.sinks.spans.sink import SpansSink

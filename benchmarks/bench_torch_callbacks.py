@@ -1,10 +1,11 @@
-"""What callbacks written in Python cost an operator of PyTorch's, beside an operator that nobody observes; all in one process.
+"""What callbacks written in Python cost an operator of PyTorch's, beside an operator that nobody
+observes; all in one process.
 
     python benchmarks/bench_torch_callbacks.py [rounds]
 
-Each side takes a short turn in each of many rounds; the fastest turn counts, in CPU time of the thread, per operator. The
-operator is one of the cheapest there are, called from Python. Ratios are to an operator without callbacks before the library
-that calls them was loaded.
+Each side takes a short turn in each of many rounds; the fastest turn counts, in CPU time of the
+thread, per operator. The operator is one of the cheapest there are, called from Python. Ratios are
+to an operator without callbacks before the library that calls them was loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
 
-from otel_recfn import RecordFunctionCallback, RecordScope, add_global_callback, remove_callback
+from otel_recfn import RecordScope
+from otel_recfn.observing import RecordFunctionCallback, add_global_callback, remove_callback
 
 ROUNDS = 60
 OPERATORS = 5_000
@@ -30,14 +32,17 @@ Setting = Callable[[], AbstractContextManager[Any]]
 
 
 def main() -> None:
-    """Measures all sides in turns and prints them; the first alone, since the library stays once it is loaded."""
+    """Measures all sides in turns and prints them; the first alone, since the library stays once
+    it is loaded.
+    """
     rounds = number_given(__doc__, "rounds", ROUNDS)
     first = "no callback, library not loaded"
     best = fastest({first: nullcontext}, rounds) | fastest(dict(sides()), rounds)
     for name, nanoseconds in best.items():
         extra = nanoseconds - best[first]
         print(
-            f"{name:<36}{nanoseconds:>8.0f} ns  x {nanoseconds / best[first]:.2f}  {extra:>+6.0f} ns a call"
+            f"{name:<36}{nanoseconds:>8.0f} ns  x {nanoseconds / best[first]:.2f}  {extra:>+6.0f}"
+            " ns a call"
         )
 
 

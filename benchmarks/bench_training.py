@@ -1,12 +1,14 @@
-"""What observing does to a training loop: milliseconds a step, beside none, the cheapest observer there can be, and Kineto.
+"""What observing does to a training loop: milliseconds a step, beside none, the cheapest observer
+there can be, and Kineto.
 
     python benchmarks/bench_training.py [rounds]
 
-A tiny model, whose step is over a thousand operators that compute next to nothing, so that the cost of observing shows as
-nowhere else. Every side trains for a second in each round, after half a second that does not count, every other round in the
-opposite order; the median of all its steps counts, and how far the two sides that record nothing are apart says how far to
-believe it. "x unsampled" is the median of the rounds, each of which divides by its own turn of that side, since a machine that
-others use may be half as fast for some seconds. PyTorch computes in one thread.
+A tiny model, whose step is over a thousand operators that compute next to nothing, so that the cost
+of observing shows as nowhere else. Every side trains for a second in each round, after half a
+second that does not count, every other round in the opposite order; the median of all its steps
+counts, and how far the two sides that record nothing are apart says how far to believe it. "x
+unsampled" is the median of the rounds, each of which divides by its own turn of that side, since a
+machine that others use may be half as fast for some seconds. PyTorch computes in one thread.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ from typing import Any
 from lib.command_line import number_given
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "integration"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import torch
-from lib.operator_loop import NoExport, empty_pair, loaded_loop
+from lib.no_export import NoExport
+from lib.operator_loop import empty_pair, loaded_loop
 from lib.otlp_discarding import server
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -37,8 +40,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from torch.profiler import ProfilerActivity, profile
-from torch_programs import Training
 
+from helpers.torch_programs import Training
 from otel_recfn import OtelRecordFunctionInstrumentor, RecordScope
 
 ROUNDS = 5
@@ -91,7 +94,9 @@ def in_turns(
 
 
 def observers(loop: Any, folder: Path, endpoint: str) -> dict[str, Observer]:
-    """``scopes`` keeps modules and ranges out where a side is compared with others that have none."""
+    """``scopes`` keeps modules and ranges out where a side is compared with others that have
+    none.
+    """
     operators = {"scopes": {RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION}, "modules": False}
     exporter = partial(OTLPSpanExporter, endpoint=endpoint, insecure=True)
     return {
@@ -163,7 +168,8 @@ def report(turns: Turns, operators: int) -> None:
     base, base_mean = statistics.median(steps_ms[NONE]), statistics.fmean(steps_ms[NONE])
     title = f"a step of {operators:,} operators"
     print(
-        f"{title:<30}{'ms':>8}{'ratio':>8}{'ns/operator':>13}{'mean':>8}{'ratio':>8}{'x unsampled':>13}{'steps':>8}"
+        f"{title:<30}{'ms':>8}{'ratio':>8}{'ns/operator':>13}"
+        f"{'mean':>8}{'ratio':>8}{'x unsampled':>13}{'steps':>8}"
     )
     for name, taken in steps_ms.items():
         step, mean = statistics.median(taken), statistics.fmean(taken)

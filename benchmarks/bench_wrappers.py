@@ -1,9 +1,10 @@
-"""What a generated wrapper adds to a call of its operator, beside the direct call; all in one process.
+"""What a generated wrapper adds to a call of its operator, beside the direct call; all in one
+process.
 
     python benchmarks/bench_wrappers.py [rounds]
 
-Both sides take short turns, in many rounds; the fastest turn counts, in CPU time of the thread. The operators are PyTorch's and
-one of Python; the wrappers are written and imported here.
+Both sides take short turns, in many rounds; the fastest turn counts, in CPU time of the thread. The
+operators are PyTorch's and one of Python; the wrappers are written and imported here.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Any
 import torch
 from lib.command_line import number_given
 
-from otel_recfn import RecordFunctionCallback, add_global_callback, profile, remove_callback
+from otel_recfn import profile
 from otel_recfn.codegen.modules import WrapperRequest, generate, write
+from otel_recfn.observing import RecordFunctionCallback, add_global_callback, remove_callback
 from otel_recfn.tracing.graph import Tracer, tracing_into
 
 ROUNDS = 100
@@ -30,7 +32,8 @@ LIMIT_NS = 250
 SCHEMAS = """
 - func: relu(Tensor self) -> Tensor
 - func: add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
-- func: sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
+- func: sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *,
+    ScalarType? dtype=None) -> Tensor
 - func: add.out(Tensor self, Tensor other, *, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)
 - func: addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
 """
@@ -95,7 +98,8 @@ def idle(
     turns = [turn_of(function, args, kwargs) for function in (direct, wrapper)]
     best = fastest(turns, rounds)
     print(
-        f"{name:<18}{best[0]:>10,.0f}{best[1]:>12,.0f}{best[1] - best[0]:>9,.0f}{best[1] / best[0]:>7.2f}"
+        f"{name:<18}{best[0]:>10,.0f}{best[1]:>12,.0f}"
+        f"{best[1] - best[0]:>9,.0f}{best[1] / best[0]:>7.2f}"
     )
     return best[1] - best[0]
 

@@ -1,10 +1,13 @@
-"""How many ranges a second arrive in full at a local OTLP server in a process of its own, every one of them as a span.
+"""How many ranges a second arrive in full at a local OTLP server in a process of its own, every one
+of them as a span.
 
-    python benchmarks/otlp_throughput.py [--operators] [--seconds S] [--rate N] [--profile] [--rss-every S]
+    python benchmarks/otlp_throughput.py [--operators] [--seconds S] [--rate N] [--profile]
+    [--rss-every S]
 
-The rate is what the program makes; where something is dropped, the next run should ask for less. ``--profile`` says what stands
-in the way: the same program bare, recorded into a sink that does nothing, and exported, each in a process of its own, with the
-share of a core that each thread took. ``--seconds 600 --rss-every 30`` says what memory does at full speed.
+The rate is what the program makes; where something is dropped, the next run should ask for less.
+``--profile`` says what stands in the way: the same program bare, recorded into a sink that does
+nothing, and exported, each in a process of its own, with the share of a core that each thread took.
+``--seconds 600 --rss-every 30`` says what memory does at full speed.
 """
 
 from __future__ import annotations
@@ -150,7 +153,8 @@ def measure(options: argparse.Namespace) -> None:
             instrumentor.uninstrument()
         arrived = counting.end() if counting is not None else None
     print(
-        f"{options.way}: made {made:,} in {took:.1f} s: {made / took:,.0f} a second; RSS {most_mib()} MiB at most"
+        f"{options.way}: made {made:,} in {took:.1f} s: {made / took:,.0f} a second; RSS"
+        f" {max_mib()} MiB at most"
     )
     if arrived is not None:
         tell_of_arrivals(*arrived, total, total - took if flushed else None, counters)
@@ -181,12 +185,13 @@ def tell_of_threads(seconds: Mapping[str, float], total: float, made: int) -> No
     for name, own in sorted(seconds.items(), key=lambda each: -each[1]):
         if own:
             print(
-                f"    {name:<24} {own / total:6.1%} of a core, {own / max(made, 1) * 1e9:6.0f} ns a range",
+                f"    {name:<24} {own / total:6.1%} of a core, {own / max(made, 1) * 1e9:6.0f} ns a"
+                " range",
                 flush=True,
             )
 
 
-def most_mib() -> int:
+def max_mib() -> int:
     """The largest RSS of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 

@@ -1,4 +1,5 @@
-"""The floors: what CPython takes to tell of calls to C code that does nothing with them, or only reads the clock.
+"""The floors: what CPython takes to tell of calls to C code that does nothing with them, or only
+reads the clock.
 
 Compiled on the spot.
 """
@@ -23,11 +24,18 @@ SOURCE = """
 #include <x86intrin.h>
 static unsigned long long now() { return __rdtsc(); }
 #else
-static unsigned long long now() { timespec at; clock_gettime(CLOCK_MONOTONIC, &at); return at.tv_nsec; }
+static unsigned long long now() {
+  timespec at;
+  clock_gettime(CLOCK_MONOTONIC, &at);
+  return at.tv_nsec;
+}
 #endif
 static volatile unsigned long long last;
 static int nothing(PyObject*, PyFrameObject*, int, PyObject*) { return 0; }
-static int time_it(PyObject*, PyFrameObject*, int, PyObject*) { return last = now(), 0; }
+static int time_it(PyObject*, PyFrameObject*, int, PyObject*) {
+  last = now();
+  return 0;
+}
 static PyObject* set(PyObject*, PyObject* on) {
   PyEval_SetProfile(PyObject_IsTrue(on) ? nothing : nullptr, nullptr);
   Py_RETURN_NONE;
@@ -41,20 +49,28 @@ static PyObject* set_here(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 static PyObject* event(PyObject*, PyObject* const*, Py_ssize_t) { Py_RETURN_NONE; }
-static PyObject* clock_event(PyObject*, PyObject* const*, Py_ssize_t) { last = now(); Py_RETURN_NONE; }
+static PyObject* clock_event(PyObject*, PyObject* const*, Py_ssize_t) {
+  last = now();
+  Py_RETURN_NONE;
+}
 static PyObject* call_event(PyObject*, PyObject* const* arguments, Py_ssize_t) {
   if (Py_TYPE(arguments[2]) != &PyFunction_Type) last = now();
   Py_RETURN_NONE;
 }
+template <class Function>
+static PyCFunction fast(Function* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
+}
 static PyMethodDef methods[] = {
     {"set", set, METH_O, "Sets the profile function of this thread, or takes it away."},
     {"set_clock", set_clock, METH_O, "The same with one that reads the clock."},
-    {"set_here", set_here, METH_VARARGS, "A profile function that puts the empty one in its own place."},
-    {"event", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(event)), METH_FASTCALL, "A callback of sys.monitoring."},
-    {"clock_event", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(clock_event)), METH_FASTCALL, "It reads the clock."},
-    {"call_event", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call_event)), METH_FASTCALL, "But for Python's."},
+    {"set_here", set_here, METH_VARARGS,
+     "A profile function that puts the empty one in its own place."},
+    {"event", fast(event), METH_FASTCALL, "A callback of sys.monitoring."},
+    {"clock_event", fast(clock_event), METH_FASTCALL, "It reads the clock."},
+    {"call_event", fast(call_event), METH_FASTCALL, "But for Python's."},
     {nullptr, nullptr, 0, nullptr}};
-static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "floor", "", -1, methods, nullptr, nullptr, nullptr, nullptr};
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "floor", "", -1, methods};
 PyMODINIT_FUNC PyInit_floor() { return PyModule_Create(&definition); }
 """
 BEGINS_AND_ENDS = (
@@ -110,8 +126,9 @@ def profiled_by_clock(floor: Any) -> Iterator[None]:
 
 @contextmanager
 def monitored(floor: Any, *, clock: bool = False) -> Iterator[None]:
-    """Empty callbacks of ``sys.monitoring`` for all that a tracer of calls has to know; or such as read the clock where one
-    call begins or ends."""
+    """Empty callbacks of ``sys.monitoring`` for all that a tracer of calls has to know; or such as
+    read the clock where one call begins or ends.
+    """
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
     events = {name: getattr(monitoring.events, name) for name in (*BEGINS_AND_ENDS, *WITH_CALL)}
     monitoring.use_tool_id(monitoring.PROFILER_ID, "floor")

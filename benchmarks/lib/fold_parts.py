@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from otel_recfn.batches.call_tree import tree_of_rows
+from otel_recfn.batches.build_tree import build_tree
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.metrics.sink import MetricsSink
 
@@ -21,7 +21,7 @@ Part = Callable[[Sequence[Batch]], None]
 
 def tree(batches: Sequence[Batch]) -> None:
     for batch in batches:
-        tree_of_rows(batch)
+        build_tree(batch)
 
 
 def metrics(batches: Sequence[Batch]) -> None:

@@ -21,21 +21,21 @@ from lib.training_steps import Program, Row, linear, op
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 
-from batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
+from helpers.batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.batches.stage import span_context
 from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMN_TYPES, COLUMNS
-from otel_recfn.model.events import ORDINAL_BITS
+from otel_recfn.model.events import NODES_PREFIX, ORDINAL_BITS, RecordScope
 from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sinks.spans.folding import Folding
+from otel_recfn.sinks.spans.process_context import ProcessContext, ProgramSpans
 from otel_recfn.sinks.spans.step_traces import StepTraces
-from otel_recfn.sinks.spans.surroundings import ProgramSpans, Surroundings
 
 RESOURCE = Resource({})
 """Making one of its own would cost a span 5 ms."""
-SELDOM = {column.name: column for column in COLUMNS if column.seldom}
+SELDOM = {column.name: column for column in COLUMNS if column.is_optional}
 """Columns that most drains have nothing in."""
-VOLUME = Volume(of_unit=1000, of_ordinary_unit=50, of_trace=5000)
+VOLUME = Volume(unit_budget=1000, ordinary_unit_budget=50, trace_budget=5000)
 
 
 class StageCost(NamedTuple):
@@ -65,7 +65,10 @@ def small_units(count: int) -> list[Row]:
 
 
 def batches_of(rows: Sequence[Row], size: int) -> list[Batch]:
-    """The rows in batches of so many, each unit below a span of its own. As from a drain, they share what is empty."""
+    """The rows in batches of so many, each unit below a span of its own.
+
+    As from a drain, they share what is empty.
+    """
     names = {name: number for number, name in enumerate(dict.fromkeys(row.name for row in rows), 1)}
     whole = _filled(
         event_id=[row.event_id for row in rows],
@@ -73,12 +76,22 @@ def batches_of(rows: Sequence[Row], size: int) -> list[Batch]:
         start_ns=[row.start_ns for row in rows],
         end_ns=[row.start_ns + row.duration_ns for row in rows],
         name=[names[row.name] for row in rows],
+        scope=_scopes(rows),
         root=_roots(rows),
         context=[row.unit for row in rows],
         thread=[(row.event_id >> ORDINAL_BITS) - 1 for row in rows],
     )
     table = ["", *names]
     return [_cut(whole, slice(first, first + size), table) for first in range(0, len(rows), size)]
+
+
+def _scopes(rows: Sequence[Row]) -> list[RecordScope]:
+    """Backward nodes are what lies directly in the ranges that autograd runs them in."""
+    around = {row.event_id for row in rows if row.name.startswith(NODES_PREFIX)}
+    return [
+        RecordScope.BACKWARD_FUNCTION if row.parent in around else RecordScope.FUNCTION
+        for row in rows
+    ]
 
 
 def _roots(rows: Sequence[Row]) -> list[int]:
@@ -129,7 +142,7 @@ class Stage:
 
     def __init__(self) -> None:
         self._spans = spans = ProgramSpans()
-        self._traces = StepTraces(None, Surroundings(spans))
+        self._traces = StepTraces(None, ProcessContext(spans))
         self._folding = Folding(1000, VOLUME, spans, self._traces)
         self._taken = [0, 0]
 

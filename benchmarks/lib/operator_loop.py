@@ -1,38 +1,35 @@
-"""What several benchmarks share: a loop of operators in C++, without Python between them, and an exporter that does nothing."""
+"""A loop of operators in C++, without Python between them."""
 
 from __future__ import annotations
 
 import ctypes
-import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from lib.compilers import compile_with
 from torch.utils.cpp_extension import include_paths, library_paths
 
 SOURCE = Path(__file__).resolve().parent / "record_function_loop.cpp"
 
 
 def loaded_loop(folder: Path) -> ctypes.CDLL:
-    """``record_function_loop.cpp``, compiled against this torch."""
+    """``record_function_loop.cpp``, compiled against this torch, once in a folder."""
     library = folder / "record_function_loop.so"
-    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-    includes = [f"-I{path}" for path in include_paths()]
-    libraries = [f"-L{path}" for path in library_paths()] + ["-ltorch_cpu", "-lc10"]
-    compile_with([abi, "-std=c++20", *includes, str(SOURCE), "-o", str(library), *libraries])
+    if not library.exists():
+        _compile(library)
     loop = ctypes.CDLL(str(library))
     loop.time_operators.restype = ctypes.c_double
     return loop
 
 
-def compile_with(arguments: list[str]) -> None:
-    subprocess.run(
-        [os.environ.get("CXX", "c++"), "-O2", "-fPIC", "-shared", *arguments], check=True
-    )
+def _compile(library: Path) -> None:
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    includes = [f"-I{path}" for path in include_paths()]
+    libraries = [f"-L{path}" for path in library_paths()] + ["-ltorch_cpu", "-lc10"]
+    compile_with([abi, "-std=c++20", *includes, str(SOURCE), "-o", str(library), *libraries])
 
 
 @contextmanager
@@ -43,10 +40,3 @@ def empty_pair(loop: Any, *, ids: bool) -> Iterator[None]:
         yield
     finally:
         loop.remove_empty_pair()
-
-
-class NoExport(SpanExporter):
-    """Takes spans and does nothing with them."""
-
-    def export(self, spans: Any) -> SpanExportResult:
-        return SpanExportResult.SUCCESS

@@ -75,14 +75,19 @@ class _Keeping(BaseHTTPRequestHandler):
 
 
 def spans_in(body: bytes) -> int:
-    """How many spans a request has. They aren't parsed: what the server takes of the machine, the program lacks."""
+    """How many spans a request has.
+
+    They aren't parsed: what the server takes of the machine, the program lacks.
+    """
     whole = (0, len(body))
     scopes = [scope for resource in fields(body, 1, whole) for scope in fields(body, 2, resource)]
     return sum(1 for scope in scopes for _ in fields(body, 2, scope))
 
 
 def fields(body: bytes, number: int, message: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """From where to where the fields of this number go; all fields of the messages around spans have a length."""
+    """From where to where the fields of this number go; all fields of the messages around spans
+    have a length.
+    """
     at, end = message
     while at < end:
         tag, size, at, bits = body[at], body[at + 1], at + 2, 7

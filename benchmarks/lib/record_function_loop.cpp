@@ -1,5 +1,5 @@
-// What bench_observer.py times: operators that do next to nothing, and the cheapest observer there can be, a pair of empty
-// callbacks.
+// What bench_observer.py times: operators that do next to nothing, and the cheapest observer there
+// can be, a pair of empty callbacks.
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 
@@ -17,7 +17,8 @@ at::CallbackHandle empty_pair = at::INVALID_CALLBACK_HANDLE;
 }  // namespace
 
 EXPORT void add_empty_pair(int needs_ids) {
-  empty_pair = at::addGlobalCallback(at::RecordFunctionCallback(start, end).needsIds(needs_ids != 0));
+  empty_pair =
+      at::addGlobalCallback(at::RecordFunctionCallback(start, end).needsIds(needs_ids != 0));
 }
 
 EXPORT void remove_empty_pair() { at::removeCallback(empty_pair); }

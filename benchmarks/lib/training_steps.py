@@ -1,4 +1,6 @@
-"""Training steps of a small transformer as rows: modules and operators, backward in a thread of its own."""
+"""Training steps of a small transformer as rows: modules and operators, backward in a thread of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from batches import BASE_NS
-from otel_recfn.model.events import make_event_id
+from helpers.batches import BASE_NS
+from otel_recfn.model.events import NODES_PREFIX, make_event_id
 
 BLOCKS = 7
 
@@ -116,7 +118,7 @@ def backward_of_block() -> list[Tree]:
 
 
 def of_node(name: str, *below: Tree) -> Tree:
-    return op(f"autograd::engine::evaluate_function: {name}", op(name, *below))
+    return op(NODES_PREFIX + name, op(name, *below))
 
 
 def gradient() -> Tree:
@@ -145,7 +147,9 @@ class Program:
     _draw: random.Random = field(default_factory=lambda: random.Random(0))
 
     def run(self, tree: Tree, unit: int, parent: int = 0, thread: int = 1) -> None:
-        """A range with all that lies in it; one in three operators takes much longer than the others."""
+        """A range with all that lies in it; one in three operators takes much longer than the
+        others.
+        """
         name, below = tree
         self._begun[thread] += 1
         event_id, start = make_event_id(thread, self._begun[thread]), self.clock_ns

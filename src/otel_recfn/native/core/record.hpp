@@ -164,9 +164,8 @@ struct Ending {
   int64_t cpu_time_ns = -1;
   uint64_t ended_at = 0;  // in ticks; 0: now
 
-  constexpr bool has_details() const {
-    return (error.size | attributes.size) != 0 || cpu_time_ns != -1;
-  }
+  // A stack trace comes with an error only.
+  constexpr bool has_texts() const { return (error.size | attributes.size) != 0; }
 };
 inline constexpr Ending kNothingMore;  // a constant: an end on the hot path clears no memory for it
 

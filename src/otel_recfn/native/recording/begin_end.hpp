@@ -80,17 +80,14 @@ inline void count_dropped(ThreadBuffer& buffer) {
                               std::memory_order_relaxed);
 }
 
-[[gnu::noinline]] inline void put_ending(ThreadBuffer& buffer, const Ending& ending,
-                                         uint64_t reserved) {
+[[gnu::noinline]] inline void put_end_texts(ThreadBuffer& buffer, const Ending& ending,
+                                            uint64_t reserved) {
   const auto put = [&](TextKind kind, Text text) {
     if (buffer.has_room(reserved + text_words(text))) put_text(buffer, kind, text);
   };
   put(kErrorText, ending.error);
   put(kStacktrace, ending.stacktrace);
   put(kAttributesText, ending.attributes);
-  if (ending.cpu_time_ns != -1 && buffer.has_room(reserved + 2)) {
-    put_number(buffer, k_cpu_time_ns_number, ending.cpu_time_ns);
-  }
 }
 
 [[gnu::always_inline]] inline void put_end(Globals& globals, ThreadBuffer& buffer, uint64_t ordinal,
@@ -98,7 +95,10 @@ inline void count_dropped(ThreadBuffer& buffer) {
   const uint64_t ticks =
       ending.ended_at != 0 ? ending.ended_at : read_ticks(globals.use_cycle_counter);
   const uint64_t reserved = uint64_t{kEndWords} * buffer.open.recorded;  // this end's room included
-  if (__builtin_expect(ending.has_details(), 0)) put_ending(buffer, ending, reserved);
+  if (__builtin_expect(ending.has_texts(), 0)) put_end_texts(buffer, ending, reserved);
+  if (ending.cpu_time_ns != -1 && buffer.has_room(reserved + 2)) {
+    put_number(buffer, k_cpu_time_ns_number, ending.cpu_time_ns);
+  }
   // Not before: the details take no room that is reserved for this end and the others.
   --buffer.open.recorded;
   buffer.put_and_publish({end_header(flags, ordinal), ticks});

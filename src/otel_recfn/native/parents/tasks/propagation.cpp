@@ -121,12 +121,13 @@ void propagate_nothing(ThreadBuffer& buffer) {
   if (buffer.propagation.serial != UINT64_MAX) change_propagated(buffer, nullptr);
 }
 
-void stop_propagating(const TaskEntry& entry, TaskEntry* outer) {
-  ThreadBuffer* buffer = registry().existing();
+void stop_propagating(ThreadBuffer* buffer, const TaskEntry& entry) {
   if (buffer == nullptr) return;
   if (buffer->propagation.pending == &entry) {
+    TaskEntry* const outer = living(entry.outer);
     change_pending(*buffer, buffer->propagation.serial != serial_of(outer) ? outer : nullptr);
   } else if (buffer->propagation.serial == entry.serial) {
+    TaskEntry* const outer = living(entry.outer);
     change_propagated(*buffer, outer);
     if (outer == nullptr) {
       // The current span may be no entry of the task's.

@@ -44,8 +44,9 @@ void propagate_nothing(ThreadBuffer& buffer);
 // its task is in.
 void propagate_torch_range(ThreadBuffer& buffer);
 
-// The entry is over: if it is propagated, or would be later, `outer` is from here on.
-void stop_propagating(const TaskEntry& entry, TaskEntry* outer);
+// The entry is over: if that thread, the calling one, propagates it, or would later, it propagates
+// what the entry lies in from here on. `buffer`: the thread's, or null.
+void stop_propagating(ThreadBuffer* buffer, const TaskEntry& entry);
 
 // As RecorderHooks has them. The thread that drops what was propagated to it may not have the GIL:
 // the next one that propagates something drops the references, of which the entry may have several.

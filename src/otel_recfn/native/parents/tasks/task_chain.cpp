@@ -154,9 +154,8 @@ void pop_span(TaskEntry* entry) {
   ThreadBuffer* buffer = registry().existing();
   // The task's context may have the only one.
   const Reference owned(Py_NewRef(reinterpret_cast<PyObject*>(entry)));
-  TaskEntry* outer = living(entry->outer);
-  if (innermost(buffer) == entry) set_value_in_task(buffer, outer);
-  stop_propagating(*entry, outer);
+  if (innermost(buffer) == entry) set_value_in_task(buffer, living(entry->outer));
+  stop_propagating(buffer, *entry);
 }
 
 void make_context(ThreadBuffer& buffer) { set_value_in_task(&buffer, nullptr); }

@@ -65,8 +65,9 @@ OpenRanges& open_ranges() {
 
 // Has the threads that are in an ended range refresh their contexts, and the one that began it, if
 // another one ends it: the drain removes it from that one's stack only later.
-void refresh_threads_inside(const TaskEntry& range) {
-  if (range.threads_inside == 0 && range.since_thread == registry().thread_number()) return;
+void refresh_threads_inside(const ThreadBuffer* buffer, const TaskEntry& range) {
+  const bool is_its_own = buffer != nullptr && range.since_thread == buffer->number;
+  if (range.threads_inside == 0 && is_its_own) return;
   // Without a reader of contexts a refresh finds nothing, and each thread's stack alone counts.
   if (recorder_hooks(globals()).read_context == nullptr) return;
   registry().refresh_contexts(range.threads_inside | thread_bit(range.since_thread));
@@ -76,10 +77,10 @@ void refresh_threads_inside(const TaskEntry& range) {
 
 // It stays in the chains, and is passed over there: taking it out would cost as much again as
 // putting it in.
-void end_range_entry(TaskEntry& entry) {
+void end_range_entry(ThreadBuffer* buffer, TaskEntry& entry) {
   entry.ended = true;
-  stop_propagating(entry, living(entry.outer));
-  refresh_threads_inside(entry);
+  stop_propagating(buffer, entry);
+  refresh_threads_inside(buffer, entry);
   // Last: it frees contexts of the program's, which may run Python, where the range is over
   // already.
   show_nothing(entry);
@@ -95,7 +96,7 @@ TaskEntry* enter_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, 
 RangeEnd leave_range(TaskEntry* entry, ThreadBuffer* buffer) {
   if (entry == nullptr) return {};
   RangeEnd end{end_flags_of(*entry)};
-  end_range_entry(*entry);
+  end_range_entry(buffer, *entry);
   if (buffer != nullptr) add_cpu_time(*entry, *buffer, end);
   Py_DECREF(reinterpret_cast<PyObject*>(entry));
   return end;

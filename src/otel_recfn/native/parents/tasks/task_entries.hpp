@@ -43,8 +43,8 @@ void forget_open_ranges();
 // Of the ranges that are begun and ended by their ids; null where it isn't open.
 TaskEntry* open_range(uint64_t event_id);
 
-// It is over, in every task that has it.
-void end_range_entry(TaskEntry& entry);
+// It is over, in every task that has it. `buffer`: the calling thread's, or null.
+void end_range_entry(ThreadBuffer* buffer, TaskEntry& entry);
 
 // A refresh of the thread has found the range, whose end makes the answer wrong. The end of a range
 // of its own the thread sees on its stack.

@@ -69,7 +69,7 @@ PyObject* enter(PyObject*, PyObject* argument) {
 PyObject* leave(PyObject*, PyObject* argument) {
   TaskEntry* entry = as_entry(argument);
   if (entry == nullptr) return nullptr;
-  end_range_entry(*entry);
+  end_range_entry(registry().existing(), *entry);
   context_has_changed();
   Py_RETURN_NONE;
 }

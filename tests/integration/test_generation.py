@@ -10,6 +10,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,56 @@ def test_a_request_says_what_it_generated_and_how_fast(
     # That a model generates without a cache is known from then on.
     assert decoded(of_first) >= len(lengths) - 2
     assert decoded(spans) - decoded(of_first) == len(lengths) - 1
+
+
+def generate(model: Any, prompts: Any, lengths: Sequence[int]) -> None:
+    """Calls with a prompt, or several, then with one token at a time."""
+    with torch.no_grad():
+        for length in lengths:
+            model(prompts[:, :1].expand(-1, length))
+
+
+def conventional(spans: list[ReadableSpan]) -> list[dict[str, Any]]:
+    """What spans say of generations by OpenTelemetry's conventions."""
+    found = [
+        {
+            name: value
+            for name, value in (span.attributes or {}).items()
+            if name.startswith("gen_ai")
+        }
+        for span in spans
+    ]
+    return [attributes for attributes in found if attributes]
+
+
+@pytest.mark.parametrize("in_step", [False, True], ids=["below a span", "in a step"])
+def test_a_single_sequence_has_the_attributes_of_the_conventions(
+    requests: Traces, in_step: bool
+) -> None:
+    model = Model()
+
+    def serve() -> None:
+        with step("write") if in_step else nullcontext():
+            generate(model, torch.ones(1, 1, dtype=torch.long), CACHED)
+
+    requests.serve(serve)
+    spans = requests.spans()
+    (found,) = conventional(spans)
+    (own,) = told(spans)
+    assert found == {
+        "gen_ai.usage.input_tokens": 5,
+        "gen_ai.usage.output_tokens": 4,
+        "gen_ai.response.time_to_first_chunk": own[PREFIX + "time_to_first_token_ns"] / 1e9,
+    }
+
+
+def test_a_batch_of_sequences_has_none_of_them_as_some_tokens_may_be_padding(
+    requests: Traces,
+) -> None:
+    requests.serve(lambda: generate(Model(), torch.ones(2, 1, dtype=torch.long), CACHED))
+    spans = requests.spans()
+    assert told(spans)
+    assert not conventional(spans)
 
 
 def test_calls_that_are_traces_of_their_own_say_nothing_of_the_others(requests: Traces) -> None:

@@ -8,6 +8,10 @@ from typing import Any
 
 GENERATION = "recfn.generation."
 """The prefix of its attributes."""
+USAGE = "gen_ai.usage."
+"""The prefix of the tokens in OpenTelemetry's conventions, by which backends add them up."""
+TIME_TO_FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
+"""The time to the first token in these conventions, in seconds."""
 PHASE, PREFILL = GENERATION + "phase", "prefill"
 """The attribute of a generation's first call."""
 PREFILL_ID, FIRST_TOKEN_NS = "_prefill_event_id", "_first_token_unix_ns"
@@ -52,6 +56,10 @@ class Generation:
             self.prefill_ids.append(attributes[PREFILL_ID])
             self.first_token_ns = attributes[FIRST_TOKEN_NS]
 
+    def following_part(self) -> Generation:
+        """The generation of the unit's next part: each part has what was generated in it."""
+        return Generation(is_partial=True, batch_size=self.batch_size)
+
     def attributes(self, start_ns: int) -> dict[str, Any]:
         """The attributes for a unit that began at ``start_ns``; none if the first token was there
         before.
@@ -60,7 +68,10 @@ class Generation:
         so the sums over all parts are those of the unit.
         """
         if self.is_partial and self.output_tokens and not self.count:
-            return {GENERATION + "output_tokens": self.output_tokens}
+            return {
+                GENERATION + "output_tokens": self.output_tokens,
+                **self._usage("output_tokens"),
+            }
         if not self.count or self.first_token_ns < start_ns:
             return {}
         sizes = {
@@ -74,4 +85,20 @@ class Generation:
             found["time_per_token_ns"] = max(0, self.last_token_ns - self.first_token_ns) // max(
                 1, self.output_tokens - 1
             )
-        return {GENERATION + name: value for name, value in found.items()}
+        return {
+            **{GENERATION + name: value for name, value in found.items()},
+            **self._conventional_attributes(start_ns),
+        }
+
+    def _conventional_attributes(self, start_ns: int) -> dict[str, Any]:
+        """The same by OpenTelemetry's conventions."""
+        found = self._usage("input_tokens", "output_tokens")
+        if found and self.count == 1:
+            found[TIME_TO_FIRST_CHUNK] = (self.first_token_ns - start_ns) / 1e9
+        return found
+
+    def _usage(self, *names: str) -> dict[str, Any]:
+        """The conventions mean the tokens of all sequences, without padding. In a batch of several
+        nobody knows which tokens are padding, so only single sequences have them.
+        """
+        return {USAGE + name: getattr(self, name) for name in names if self.batch_size == 1}

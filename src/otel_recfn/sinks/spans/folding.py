@@ -92,7 +92,7 @@ class UnitObjects:
             prefill_ids = generation.prefill_ids
             if not in_step:
                 generated = generation.attributes(unit.start_ns)
-            self.generation = Generation(is_partial=True)  # each part has what was generated in it
+            self.generation = generation.following_part()
         if self.trace is not None:
             self.trace.extra_attributes = {**attributes, **generated}
             attributes, generated = {}, {}

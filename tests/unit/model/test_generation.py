@@ -1,0 +1,43 @@
+"""The figures of a generation: a unit that is sent in parts says each token once."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_recfn.model.generation import (
+    BATCH_SIZE,
+    FIRST_TOKEN_NS,
+    GENERATION,
+    INPUT_TOKENS,
+    PREFILL_ID,
+    Generation,
+)
+
+FIRST = {PREFILL_ID: 7, INPUT_TOKENS: 5, BATCH_SIZE: 1, FIRST_TOKEN_NS: 1_500_000_000}
+OUTPUT_TOKENS = ["gen_ai.usage.output_tokens", GENERATION + "output_tokens"]
+
+
+@given(tokens=st.integers(2, 20), data=st.data())
+def test_output_tokens_of_all_parts_are_those_of_the_generation(
+    tokens: int, data: st.DataObject
+) -> None:
+    cuts = data.draw(st.sets(st.integers(2, tokens)))
+    generation, sums = Generation(), dict.fromkeys(OUTPUT_TOKENS, 0)
+    for number in range(2, tokens + 1):
+        end_ns = 1_500_000_000 + number
+        generation.add(number, end_ns, FIRST if number == 2 else {})
+        if number in cuts or number == tokens:
+            attributes = generation.attributes(1_000_000_000)
+            for name in OUTPUT_TOKENS:
+                sums[name] += attributes.get(name, 0)
+            generation = generation.following_part()
+    assert sums == dict.fromkeys(OUTPUT_TOKENS, tokens)
+
+
+def test_the_conventions_count_seconds() -> None:
+    generation = Generation()
+    generation.add(2, 1_600_000_000, FIRST)
+    found = generation.attributes(1_000_000_000)
+    assert found["gen_ai.response.time_to_first_chunk"] == 0.5
+    assert found["gen_ai.usage.input_tokens"] == 5

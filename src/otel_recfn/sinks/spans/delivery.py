@@ -45,6 +45,10 @@ MAX_ROOM = 512
 """The most spans of ours that processors have: those of one batch."""
 QUICK_FLUSH_S = 1.0
 """The seconds in which a backend that works takes a batch."""
+SLOW_FLUSH_S = 5.0
+"""The seconds that a flush takes at least where the backend is down or hangs: OpenTelemetry's
+exporters try for 5.6 to 10.
+"""
 FLUSH_TIMEOUT_S = 30.0
 """The seconds that processors without room for the next spans are waited for."""
 
@@ -74,8 +78,8 @@ class SpanDelivery:
         """
         self._room = self.chunk_size = 1
         """The room in the queues, and the number of spans that are handed over at once."""
-        self._was_quick = False
-        """Whether the last flush was."""
+        self._last_flush_s = QUICK_FLUSH_S
+        """The seconds that the last flush took; before one has ended, neither quick nor slow."""
         self._newest: Any = None
         """The program's newest span when spans were last handed over."""
         self._flushed: Any = None
@@ -104,7 +108,7 @@ class SpanDelivery:
     def send(self, spans: Sequence[ReadableSpan]) -> None:
         """Hand a chunk over. If there may be no room for it, the processors flush before."""
         self._spans += len(spans)
-        room = self._room if self._was_quick else self._room // 2
+        room = self._room if self._last_flush_s < QUICK_FLUSH_S else self._room // 2
         if self._since_flush and self._since_flush + len(spans) > room:
             self.flush(FLUSH_TIMEOUT_S)
             self._since_flush = 0
@@ -141,21 +145,27 @@ class SpanDelivery:
         finally:
             self._is_in_processor = False
         self._since_flush = 0
-        self._was_quick = time.monotonic() - began < QUICK_FLUSH_S
+        self._last_flush_s = time.monotonic() - began
         if flushed:
             self._flushed = newest
         return flushed
 
+    @property
+    def _has_ours_alone(self) -> bool:
+        """Whether processors have spans of ours, and none of the program's."""
+        has_ours = self._is_in_processor or self._since_flush > 0
+        return has_ours and self._own.newest is self._flushed
+
     def remove(self, process_ends: bool) -> None:
         """Hand over nothing more.
 
-        Where the process ends and a processor isn't back, but has no span of the program's, the
-        provider won't wait for it either.
+        Where the process ends and a processor isn't back, or wasn't for long in the last flush, but
+        has no span of the program's, the provider won't wait for it either.
         """
         self._ended = True
         target, not_flushed = self._target, self._since_flush
-        has_ours_alone = self._is_in_processor and self._own.newest is self._flushed
-        if process_ends and has_ours_alone and target is not None:
+        is_slow = self._is_in_processor or self._last_flush_s >= SLOW_FLUSH_S
+        if process_ends and is_slow and self._has_ours_alone and target is not None:
             self._exported -= (
                 not_flushed
                 if self._own.leave_processors(target.provider, target.multi_processor)

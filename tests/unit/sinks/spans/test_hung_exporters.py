@@ -24,10 +24,12 @@ from spans_harness import (
 from helpers.batches import make_batch
 from helpers.timeouts import PATIENCE_S
 from otel_recfn.batches.selection import Selected
+from otel_recfn.model.batch import Event
 from otel_recfn.model.events import make_event_id
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.session.session import process_session
+from otel_recfn.sinks.spans import delivery
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.sink import Process, SpansSink
 from otel_recfn.support.forks import OwnThread
@@ -108,6 +110,42 @@ def test_the_provider_waits_for_no_export_of_ours_where_the_process_ends(
     assert not exporter.open.is_set()
     assert sink.counters()["dropped.shutdown"] == ROWS
     assert_balanced(dict(sink.counters()))
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_nor_for_what_processors_have_between_two_flushes_if_the_last_was_slow(
+    monkeypatch: pytest.MonkeyPatch, *, is_slow: bool
+) -> None:
+    monkeypatch.setattr(delivery, "SLOW_FLUSH_S", 0.0 if is_slow else math.inf)
+    asked, may_go_on = threading.Event(), threading.Event()
+
+    def hook(row: Event, attributes: dict[str, Any]) -> None:
+        if row.event_id >= make_event_id(1, 1000):
+            asked.set()
+            assert may_go_on.wait(PATIENCE_S)
+
+    exporter, provider = Gated(is_open=True), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000))
+    process = Process(deliver_by=lambda: LATER, exit_timeout_s=0.0)
+    sink = spans_sink(provider, hook=hook, process=process)
+    sink.start()
+    write_unit(sink, rows(1))
+    assert sink.flush(PATIENCE_S)
+    exporter.open.clear()
+    write_unit(sink, rows(100))
+    write_unit(sink, rows(1000))
+    assert asked.wait(PATIENCE_S)  # by then it has handed over the unit before
+    sink.close(PATIENCE_S)
+    ending = threading.Thread(target=provider.shutdown)
+    ending.start()
+    if not is_slow:
+        exporter.open.set()
+    ending.join(PATIENCE_S)
+    assert exporter.open.is_set() is not is_slow
+    assert sink.counters()["dropped.shutdown"] == (2 * ROWS if is_slow else ROWS)
+    assert_balanced(dict(sink.counters()))
+    may_go_on.set()
+    exporter.open.set()
 
 
 def test_nor_where_spans_of_the_program_were_exported_before(

@@ -12,11 +12,15 @@ the sender's thread; after 256 until a flush was quick, so that the program's ha
 batch. Where the backend takes nothing, one batch of ours is there, and the others wait in our own
 queue. Where the process ends meanwhile, and processors have nothing of the program's, the provider
 doesn't wait for that batch either (``OwnSpanProcessor.leave_processors``).
+
+No processor says that an export failed, but exporters try for seconds until one has. So the end of
+the process doesn't wait for spans of ours alone after a flush of that length (``has_failed``).
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -64,8 +68,6 @@ class SpanDelivery:
     """The provider of the spans if the program has none; None for no spans then."""
     needs_processors = True
     """Whether spans go through a provider's span processors."""
-    has_failed = False
-    """Whether waiting is known to be of no use: no processor says so."""
 
     def __init__(self, own: OwnSpanProcessor) -> None:
         self._own = own
@@ -80,6 +82,8 @@ class SpanDelivery:
         """The room in the queues, and the number of spans that are handed over at once."""
         self._last_flush_s = QUICK_FLUSH_S
         """The seconds that the last flush took; before one has ended, neither quick nor slow."""
+        self._flush_began = math.inf
+        """The ``time.monotonic()`` at which the flush under way began; infinite while none is."""
         self._newest: Any = None
         """The program's newest span when spans were last handed over."""
         self._flushed: Any = None
@@ -139,16 +143,31 @@ class SpanDelivery:
         """Have the processors export."""
         if self._target is None:
             return True
-        newest, began, self._is_in_processor = self._newest, time.monotonic(), True
+        newest, began = self._newest, time.monotonic()
+        self._is_in_processor, self._flush_began = True, began
         try:
             flushed = self._target.force_flush(timeout_s)
         finally:
-            self._is_in_processor = False
+            self._is_in_processor, self._flush_began = False, math.inf
         self._since_flush = 0
         self._last_flush_s = time.monotonic() - began
         if flushed:
             self._flushed = newest
         return flushed
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether waiting is known to be of no use: the last flush was slow, and the one under way,
+        of ours alone, isn't quick either.
+
+        For the program's spans the provider waits anyway. And the flush under way may be the first
+        one after the backend is up again, so it gets the time to be quick.
+        """
+        return (
+            self._has_ours_alone
+            and self._last_flush_s >= SLOW_FLUSH_S
+            and time.monotonic() - self._flush_began >= QUICK_FLUSH_S
+        )
 
     @property
     def _has_ours_alone(self) -> bool:

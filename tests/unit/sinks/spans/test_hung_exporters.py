@@ -165,6 +165,51 @@ def test_nor_where_spans_of_the_program_were_exported_before(
     assert_balanced(dict(sink.counters()))
 
 
+@pytest.mark.parametrize(
+    ("has_own", "constants", "waits"),
+    [
+        (False, {"QUICK_FLUSH_S": 0.0, "SLOW_FLUSH_S": 0.0}, False),
+        (False, {"QUICK_FLUSH_S": 0.0, "SLOW_FLUSH_S": math.inf}, True),
+        (False, {"QUICK_FLUSH_S": math.inf, "SLOW_FLUSH_S": 0.0}, True),
+        (True, {"QUICK_FLUSH_S": 0.0, "SLOW_FLUSH_S": 0.0}, True),
+    ],
+    ids=["two slow flushes", "the first was not slow", "the second is quick", "the program's span"],
+)
+def test_the_end_of_the_process_waits_for_no_flush_after_a_slow_one(
+    monkeypatch: pytest.MonkeyPatch, constants: dict[str, float], *, has_own: bool, waits: bool
+) -> None:
+    for name, seconds in constants.items():
+        monkeypatch.setattr(delivery, name, seconds)
+    exporter, provider = Gated(is_open=True), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000))
+    process = Process(deliver_by=lambda: LATER, exit_timeout_s=PATIENCE_S)
+    sink = spans_sink(provider, process=process)
+    sink.start()
+    write_unit(sink, rows(1))
+    assert sink.flush(PATIENCE_S)
+    exporter.began.clear()
+    exporter.open.clear()
+    if has_own:
+        provider.get_tracer("program").start_span("request").end()
+    write_unit(sink, rows(100))
+    flushing = threading.Thread(target=sink.flush, args=(PATIENCE_S,))
+    flushing.start()
+    assert exporter.began.wait(PATIENCE_S)
+
+    def wait_for_end(thread: OwnThread, timeout_s: float) -> None:
+        exporter.open.set()  # the server is up again for whoever waits
+        thread.join(timeout_s)
+
+    monkeypatch.setattr(OwnThread, "wait_for_end", wait_for_end)
+    sink.close(PATIENCE_S)
+    assert exporter.open.is_set() is waits
+    assert sink.counters()["dropped.shutdown"] == (0 if waits else ROWS)
+    assert_balanced(dict(sink.counters()))
+    exporter.open.set()
+    flushing.join(PATIENCE_S)
+    provider.shutdown()
+
+
 @pytest.mark.parametrize("ended", ["before", "after"])
 def test_the_provider_waits_for_spans_of_the_program(
     hanging: tuple[Gated, TracerProvider], ended: str

@@ -66,7 +66,7 @@ def ranges_of(batch: Batch, nested: Nesting) -> Ranges:
 
 def _by_name(batch: Batch, ranges: Ranges, lost: Mapping[str, int] | None) -> CallTree:
     paths = call_paths(ranges.parent, batch.name[ranges.rows].astype(np.int64))
-    sums = range_sums(paths.of_row, len(paths.parent), ranges)
+    sums = range_sums(paths.row_path, len(paths.parent), ranges)
     return CallTree(paths.parent, paths.label, batch.names, sums, lost)
 
 
@@ -80,7 +80,7 @@ def _by_thread(batch: Batch, ranges: Ranges, lost: Mapping[str, int] | None) -> 
     thread_labels = len(batch.names) + np.arange(len(threads))
     labels = np.append(batch.name[ranges.rows].astype(np.int64), thread_labels)
     paths = call_paths(np.append(parent, np.full(len(threads), -1)), labels)
-    sums = range_sums(paths.of_row[: len(thread)], len(paths.parent), ranges)
+    sums = range_sums(paths.row_path[: len(thread)], len(paths.parent), ranges)
     # A thread has the time of the outermost ranges in it.
     outermost = np.flatnonzero((paths.parent >= 0) & (np.take(paths.parent, paths.parent) < 0))
     np.add.at(sums.total_ns, paths.parent[outermost], sums.total_ns[outermost])

@@ -62,7 +62,7 @@ def module_tree(batch: Batch, ranges: Ranges, lost: Mapping[str, int] | None) ->
     position[displayed] = np.arange(len(displayed))
     enclosing = _enclosing_calls(batch, ranges.rows, near, counted_in, is_node, label)
     paths = call_paths(position[enclosing[displayed]], label[displayed])
-    path = paths.of_row[position[np.where(outside, np.arange(len(near)), counted_in)]]
+    path = paths.row_path[position[np.where(outside, np.arange(len(near)), counted_in)]]
     durations = np.where(outside, ranges.self_ns, ranges.durations)
     sums = range_sums(path, len(paths.parent), ranges, durations, is_line | outside)
     backward = np.where(itself != counted_in, ranges.self_ns, 0)

@@ -32,7 +32,7 @@ class Parts:
         self._limit = FIRST_WEIGHT
         """The most that the next part weighs, unless more happened at one moment."""
 
-    def of(self, batch: Batch) -> Iterator[Batch]:
+    def cut(self, batch: Batch) -> Iterator[Batch]:
         """The parts of a batch, in the order of time.
 
         The time is taken until the next one is asked for.

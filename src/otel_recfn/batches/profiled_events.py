@@ -91,7 +91,7 @@ def _python_ids(rows: Batch) -> tuple[Rows, Rows]:
     """The ids of traced calls and of the calls around them, by row; -1 if there is none."""
     ids = PythonIds()
     ids.add([rows])
-    calls = ids.of_rows(rows)
+    calls = ids.call_ids(rows)
     if calls is None:
         none = np.full(len(rows), -1)
         return none, none

@@ -62,7 +62,7 @@ def _totals(seen: Recording) -> Numbers:
         reached = np.maximum.accumulate(seen.end_ns[ranges])[:-1]
         twice = np.minimum(seen.end_ns[ranges[1:]], reached) - seen.start_ns[ranges[1:]]
         total[seen.path[ranges[:1]]] -= np.maximum(twice, 0).sum()
-    groups = {*seen.paths.of_row[len(seen) :].tolist()}
+    groups = {*seen.paths.row_path[len(seen) :].tolist()}
     for path in range(len(total) - 1, -1, -1) if groups else ():
         if int(parent[path]) in groups:
             total[parent[path]] += total[path]

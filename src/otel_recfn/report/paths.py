@@ -33,7 +33,7 @@ class RecordedPaths(NamedTuple):
     """The call paths of a recording."""
 
     paths: Paths
-    """``of_row`` has the path of each range, then of each of ``spans``, then of each group."""
+    """``row_path`` has the path of each range, then of each of ``spans``, then of each group."""
     spans: Numbers
     """The spans that hold ranges."""
     labels: list[str]
@@ -123,6 +123,6 @@ def _path_kinds(paths: Paths, kind: Numbers, labels: Sequence[str]) -> Numbers:
     """
     is_gpu_group = [labels[label] == ON_GPU for label in paths.label.tolist()]
     found = np.where(is_gpu_group, GPU, -1)
-    ranges_and_spans = paths.of_row[: len(kind)]
+    ranges_and_spans = paths.row_path[: len(kind)]
     found[ranges_and_spans] = kind
     return found

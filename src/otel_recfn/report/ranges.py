@@ -66,7 +66,7 @@ class RecordedRanges:
         self.labels = found.labels
         self.paths = found.paths
         self.path_kind = found.kind
-        self.path = found.paths.of_row[: len(self)]
+        self.path = found.paths.row_path[: len(self)]
         self.names = [self.labels[label] for label in self.paths.label.tolist()]
 
     def __len__(self) -> int:

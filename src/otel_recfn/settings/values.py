@@ -234,7 +234,7 @@ def _parse_bool(text: str) -> bool:
     return meanings[text.lower()]
 
 
-_PARTS_OF_CALLS: dict[str, Callable[[str], Any]] = {
+_CALLS_PARSERS: dict[str, Callable[[str], Any]] = {
     "include": lambda text: [part.strip() for part in text.split(",")],
     "exclude": lambda text: [part.strip() for part in text.split(",")],
     "min_duration_ns": int,
@@ -249,7 +249,7 @@ def _parse_calls(text: str) -> bool | PythonCalls:
         return _parse_bool(text)
     parts = [part.partition("=") for part in text.split(";") if part.strip()]
     return PythonCalls(
-        **{name.strip(): _PARTS_OF_CALLS[name.strip()](value.strip()) for name, _, value in parts}
+        **{name.strip(): _CALLS_PARSERS[name.strip()](value.strip()) for name, _, value in parts}
     )
 
 
@@ -302,7 +302,7 @@ BOOL_OR_NONE: Kind[bool | None] = Kind(
     "None, True or False", partial(_instance_of, (bool, type(None)))
 )
 CALLS: Kind[bool | PythonCalls] = Kind(
-    f"True, False, or PythonCalls(...); in the environment some of {', '.join(_PARTS_OF_CALLS)} as"
+    f"True, False, or PythonCalls(...); in the environment some of {', '.join(_CALLS_PARSERS)} as"
     " name=value with semicolons between them: include=my_app,my_lib;max_depth=20",
     partial(_instance_of, (bool, PythonCalls)),
     _parse_calls,

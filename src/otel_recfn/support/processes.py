@@ -164,10 +164,10 @@ def addition(child: bool = False) -> str:
     ``child``: it is known to be a child.
     """
     rank, restarts = number_of((*RANK, *LOCAL_RANK)), number_of(RESTARTS)
-    of_rank = (
+    rank_part = (
         f".rank{rank}" + (f".restart{restarts}" if restarts else "") if rank is not None else ""
     )
-    return of_rank + (f".pid{os.getpid()}" if child or is_child() else "")
+    return rank_part + (f".pid{os.getpid()}" if child or is_child() else "")
 
 
 # --- what the parent gave, in a child that wasn't forked

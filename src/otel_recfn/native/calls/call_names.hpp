@@ -132,16 +132,16 @@ class CodeNames {
 
   // Null where it isn't known yet.
   const CallName* find(const PyObject* code, int instruction) const {
-    const auto code_name = names_.find(code);
-    if (code_name == names_.end()) return nullptr;
-    const auto found = code_name->second.find(instruction);
-    return found != code_name->second.end() ? &found->second : nullptr;
+    const auto entry = names_.find(code);
+    if (entry == names_.end()) return nullptr;
+    const auto found = entry->second.find(instruction);
+    return found != entry->second.end() ? &found->second : nullptr;
   }
 
   const CallName* cache(PyObject* code, int instruction, CallName name) {
-    auto code_name = names_.find(code);
-    if (code_name == names_.end()) code_name = add(code);
-    return &code_name->second.emplace(instruction, std::move(name)).first->second;
+    auto entry = names_.find(code);
+    if (entry == names_.end()) entry = add(code);
+    return &entry->second.emplace(instruction, std::move(name)).first->second;
   }
 
   void clear() {
@@ -185,12 +185,12 @@ inline CodeNames& code_names = *new CodeNames;
 
 inline void CodeNames::on_code_freed(void* ended) {
   Names& names = code_names.names_;
-  const auto code_name = names.find(static_cast<PyObject*>(ended));
-  if (code_name == names.end()) return;
-  for (const auto& [instruction, name] : code_name->second) {
-    recent_names.remove(code_name->first, instruction);
+  const auto entry = names.find(static_cast<PyObject*>(ended));
+  if (entry == names.end()) return;
+  for (const auto& [instruction, name] : entry->second) {
+    recent_names.remove(entry->first, instruction);
   }
-  names.erase(code_name);
+  names.erase(entry);
 }
 
 // A name could not be had. Returns -1 where that was a signal handler's doing, whose exception is
@@ -213,14 +213,14 @@ class CallNames {
  public:
   // From now on calls are called as Python's ProgramTexts say. False with the error set.
   bool read(PyObject* texts) {
-    Reference code_name(PyObject_GetAttrString(texts, "of_code"));
-    if (!code_name || !texts_.read(texts)) return false;
+    Reference code_text(PyObject_GetAttrString(texts, "code_text"));
+    if (!code_text || !texts_.read(texts)) return false;
     if (!code_names.prepare()) {
       PyErr_SetString(PyExc_RuntimeError,
                       "other tools have all places for extras of code objects; trace without them");
       return false;
     }
-    of_code_ = std::move(code_name);
+    code_text_ = std::move(code_text);
     forget();
     return true;
   }
@@ -261,7 +261,7 @@ class CallNames {
   bool ask_python(PyObject* code, int line, CallName& name) {
     // Another thread may start a tracing with other texts while Python runs: what is called is
     // owned.
-    const Reference asked(Py_NewRef(of_code_.get()));
+    const Reference asked(Py_NewRef(code_text_.get()));
     const Reference number(PyLong_FromLong(line));
     PyObject* const arguments[] = {code, number.get()};
     Reference answer(number ? call_unseen(asked.get(), arguments, 2) : nullptr);
@@ -275,7 +275,7 @@ class CallNames {
     return true;
   }
 
-  Reference of_code_;
+  Reference code_text_;
   CallTexts texts_;
 };
 

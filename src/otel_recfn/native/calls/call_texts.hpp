@@ -17,20 +17,20 @@ struct CFunction {
   const PyMethodDef* definition = nullptr;  // null: it is none that is told of
   PyObject* bound_to = nullptr;             // null: to nothing, or to a module
 
-  static CFunction builtin_name(PyObject* callable) {
+  static CFunction from_builtin(PyObject* callable) {
     const auto* function = reinterpret_cast<PyCFunctionObject*>(callable);
     return {function->m_ml, function->m_self};
   }
 
   // `first`: the first argument, null where there is none.
-  static CFunction method_name(PyObject* callable, PyObject* first) {
+  static CFunction from_method(PyObject* callable, PyObject* first) {
     if (first == nullptr) return {};
     return {reinterpret_cast<PyMethodDescrObject*>(callable)->d_method, first};
   }
 
-  static CFunction of(PyObject* callable, PyObject* first) {
-    if (PyCFunction_Check(callable)) return builtin_name(callable);
-    return Py_TYPE(callable) == &PyMethodDescr_Type ? method_name(callable, first) : CFunction{};
+  static CFunction from_callable(PyObject* callable, PyObject* first) {
+    if (PyCFunction_Check(callable)) return from_builtin(callable);
+    return Py_TYPE(callable) == &PyMethodDescr_Type ? from_method(callable, first) : CFunction{};
   }
 };
 

@@ -39,7 +39,7 @@ namespace {
 }
 
 [[gnu::noinline]] int on_other_c_call(ThreadCalls& calls, PyObject* argument) {
-  const CFunction function = CFunction::of(argument, nullptr);
+  const CFunction function = CFunction::from_callable(argument, nullptr);
   return tracer->c_calls && function.definition != nullptr ? enter_c_slowly(calls, function) : 0;
 }
 
@@ -49,7 +49,7 @@ namespace {
   ThreadCalls& calls = *tls_calls;
   const bool is_usual = Py_TYPE(argument) == &PyCFunction_Type && tracer->c_calls;
   if (__builtin_expect(!is_usual, 0)) return on_other_c_call(calls, argument);
-  const KnownCall* const known = recent_functions.find(CFunction::builtin_name(argument));
+  const KnownCall* const known = recent_functions.find(CFunction::from_builtin(argument));
   return begin_known_c(calls, known, thread) ? 0 : on_other_c_call(calls, argument);
 }
 

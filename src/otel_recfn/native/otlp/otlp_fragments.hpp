@@ -32,10 +32,11 @@ enum FragmentKind : uint32_t {
 
 class OtlpFragments {
  public:
-  // Without the GIL: notes that the fragment is needed. `of` is how many of the kind there may be.
-  void need(FragmentKind kind, uint32_t index, size_t of) {
+  // Without the GIL: notes that the fragment is needed. `kind_size`: how many of the kind there may
+  // be.
+  void need(FragmentKind kind, uint32_t index, size_t kind_size) {
     auto& offsets = offsets_[kind];
-    if (offsets.empty()) offsets.assign(of, kUnknown);
+    if (offsets.empty()) offsets.assign(kind_size, kUnknown);
     if (offsets[index] != kUnknown) return;
     offsets[index] = static_cast<uint32_t>(needed_.size());
     needed_.push_back({kind, index});

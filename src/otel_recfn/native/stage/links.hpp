@@ -79,11 +79,11 @@ class LinkedSpans {
     const auto parent_span = [&](size_t i) {
       return planned.units[static_cast<size_t>(planned.unit[i])].parent_span;
     };
-    forward_.link(
-        batch.rows, batch.known.threads, planned.row.size(), row_at, parent_span,
-        [&](size_t i, const auto& forward) {
-          links_.push_back({first_row + static_cast<int64_t>(i), forward.event_id, 0, forward.of});
-        });
+    forward_.link(batch.rows, batch.known.threads, planned.row.size(), row_at, parent_span,
+                  [&](size_t i, const auto& forward) {
+                    links_.push_back(
+                        {first_row + static_cast<int64_t>(i), forward.event_id, 0, forward.label});
+                  });
     if (links_.size() > kMost) links_.erase(links_.begin(), links_.end() - kMost / 2);
   }
 

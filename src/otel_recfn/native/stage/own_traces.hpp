@@ -125,16 +125,16 @@ struct OutermostRanges {
   }
 
   Py_ssize_t size() const { return event_id.size(); }
-  bool is_outside_of_spans(uint32_t of_context) const { return is_outside[of_context] != 0; }
+  bool is_outside_of_spans(uint32_t context_index) const { return is_outside[context_index] != 0; }
   // Of rows: whether it is a range outside of spans.
   bool is_range_outside(Py_ssize_t row) const {
     return kind[row] == kRangeRow && is_outside_of_spans(context[row]);
   }
   // The trace that the program knows of a range; 0 if it hasn't asked.
-  uint64_t asked_first(uint64_t of) const {
+  uint64_t asked_first(uint64_t range) const {
     const auto is_before = [](const AskedRow& one, uint64_t id) { return one.event_id < id; };
-    const AskedRow* const found = std::lower_bound(asked.begin(), asked.end(), of, is_before);
-    return found != asked.end() && found->event_id == of ? found->first : 0;
+    const AskedRow* const found = std::lower_bound(asked.begin(), asked.end(), range, is_before);
+    return found != asked.end() && found->event_id == range ? found->first : 0;
   }
 };
 
@@ -153,7 +153,7 @@ class OutermostEnds {
   }
 
   // When a range ended; nothing if it is open. Fastest for ids that count up, as begins do.
-  std::optional<int64_t> of(uint64_t event_id) {
+  std::optional<int64_t> end_ns(uint64_t event_id) {
     if (next_ == ends_.size() || ends_[next_].event_id != event_id) {
       const auto found = std::lower_bound(ends_.begin(), ends_.end(), End{event_id, 0}, is_before);
       next_ = static_cast<size_t>(found - ends_.begin());
@@ -349,7 +349,7 @@ class OwnTraces {
     if (range.source == kPythonCallSource) trace.calls.push_back({range.event_id, UINT64_MAX});
     trace.newest = range.event_id;
     ++trace.ranges;
-    if (const std::optional<int64_t> end_ns = ends.of(range.event_id)) {
+    if (const std::optional<int64_t> end_ns = ends.end_ns(range.event_id)) {
       trace.end_ns = std::max(trace.end_ns, *end_ns);
     } else {
       trace.open.push_back(range.event_id);
@@ -396,7 +396,7 @@ class OwnTraces {
     for (auto& [number, thread] : threads_) {
       for (Trace& trace : thread.traces) {
         const auto has_ended = [&](uint64_t event_id) {
-          const std::optional<int64_t> end_ns = ends.of(event_id);
+          const std::optional<int64_t> end_ns = ends.end_ns(event_id);
           if (end_ns) trace.end_ns = std::max(trace.end_ns, *end_ns);
           return end_ns.has_value();
         };

@@ -17,7 +17,7 @@ constexpr Py_ssize_t kManyTraceRows = 20'000;  // which take some 0.1 ms
 
 using OwnTracesObject = Wrapped<OwnTraces>;
 
-RecordTypeOf<TraceState> state_type;
+RowRecordType<TraceState> state_type;
 
 OwnTraces& traces_of(PyObject* self) { return reinterpret_cast<OwnTracesObject*>(self)->value; }
 
@@ -72,7 +72,7 @@ PyObject* traces_state(PyObject* self, PyObject* arguments) {
   if (!PyArg_ParseTuple(arguments, "K:state", &begin)) return nullptr;
   const std::optional<TraceState> state = traces_of(self).state(begin);
   if (!state) Py_RETURN_NONE;
-  return state_type.of(*state);
+  return state_type.make(*state);
 }
 
 PyObject* traces_is_in_call(PyObject* self, PyObject* arguments) {

@@ -164,8 +164,8 @@ class Stage {
     const BatchRows& rows = batch.rows;
     const auto first_row = next_row_ - static_cast<int64_t>(planned.row.size());
     const bool joins = batch.known.names->joins_nodes();
-    for (size_t of = 0; of < planned.open.size(); ++of) {
-      planned.open[of]->expect(static_cast<size_t>(planned.units[of].rows));
+    for (size_t i = 0; i < planned.open.size(); ++i) {
+      planned.open[i]->expect(static_cast<size_t>(planned.units[i].rows));
     }
     for (size_t i = 0; i < planned.row.size(); ++i) {
       const auto row = static_cast<Py_ssize_t>(planned.row[i]);

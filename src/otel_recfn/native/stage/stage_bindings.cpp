@@ -43,9 +43,9 @@ struct PythonStage {
 using StageObject = Wrapped<PythonStage>;
 
 RecordType added_type, planned_type, decided_type;
-RecordTypeOf<NewUnit> new_unit_type;
-RecordTypeOf<UnendedUnit> unended_type;
-RecordTypeOf<UnitSummary> summary_type;
+RowRecordType<NewUnit> new_unit_type;
+RowRecordType<UnendedUnit> unended_type;
+RowRecordType<UnitSummary> summary_type;
 
 PythonStage& stage_of(PyObject* self) { return reinterpret_cast<StageObject*>(self)->value; }
 
@@ -107,10 +107,10 @@ PyObject* stage_add(PyObject* self, PyObject* arguments) {
     for (const Unit* unit : rows->open) {
       largest_unit_rows = std::max(largest_unit_rows, unit->state.rows());
     }
-    return added_type.of(number_list(rows->outcomes), Reference(PyLong_FromSize_t(planned)),
-                         Reference(new_unit_type.list(rows->new_units)),
-                         Reference(PyLong_FromLongLong(largest_unit_rows)),
-                         Reference(PyLong_FromSize_t(own.names.size())));
+    return added_type.make(number_list(rows->outcomes), Reference(PyLong_FromSize_t(planned)),
+                           Reference(new_unit_type.list(rows->new_units)),
+                           Reference(PyLong_FromLongLong(largest_unit_rows)),
+                           Reference(PyLong_FromSize_t(own.names.size())));
   });
 }
 
@@ -129,7 +129,7 @@ PyObject* stage_plan(PyObject* self, PyObject* arguments) {
       links = own.stage.links_of(*rows, key);
     });
     if (!done) return nullptr;
-    return planned_type.of(
+    return planned_type.make(
         number_list(rows->outcomes), Reference(new_unit_type.list(rows->new_units)),
         column(rows->row), column(rows->parent), column(rows->unit),
         column_or_none(links.linked_id), column_or_none(links.linked_span), column(links.traces));
@@ -195,11 +195,11 @@ PyObject* stage_decide(PyObject* self, PyObject* arguments) {
     Reference names(batch ? names_of(decided, own.names) : Reference());
     if (!names) return nullptr;
     LinkColumns& links = decided.links;
-    return decided_type.of(std::move(batch), column_or_none(decided.selected.span_event_id),
-                           column(decided.selected.parent), column(decided.selected.parent_span),
-                           column_or_none(links.linked_id), column_or_none(links.linked_span),
-                           column(links.traces), column(decided.sums), column(decided.top),
-                           column(decided.summaries), column(decided.callers), std::move(names));
+    return decided_type.make(std::move(batch), column_or_none(decided.selected.span_event_id),
+                             column(decided.selected.parent), column(decided.selected.parent_span),
+                             column_or_none(links.linked_id), column_or_none(links.linked_span),
+                             column(links.traces), column(decided.sums), column(decided.top),
+                             column(decided.summaries), column(decided.callers), std::move(names));
   });
 }
 

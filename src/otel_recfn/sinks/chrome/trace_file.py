@@ -105,7 +105,7 @@ class ChromeTraceFile:
             self._open = _outermost(batch.long_open)
         self._slices, over = self._slices.after(batch)
         ids = self._python_ids
-        calls = ids.of_rows(batch) if self._knows_all_calls else ids.follow(batch)
+        calls = ids.call_ids(batch) if self._knows_all_calls else ids.follow(batch)
         counted = encode_memory(batch, self._memory_totals, self._pid, self._base_ns)
         self._put(thread_events(_used_threads(batch), self._thread_names, self._pid))
         self._put(self._span_thread_events(batch.spans))
@@ -193,7 +193,7 @@ class ChromeTraceFile:
         if self._open is not None and len(self._open):
             slices, over = slices.after(self._open)
             rows = _ordered_by_begin(self._open)
-            calls = self._python_ids.of_rows(self._open)
+            calls = self._python_ids.call_ids(self._open)
             size = self._encode(self._open, rows, calls)
             # A copy of the names: these events are written again, with the names.
             names = dict(self._thread_names)

@@ -63,10 +63,10 @@ class AppliedLimits:
 
     def __init__(self, limits: SpanLimits) -> None:
         self._limits = limits
-        of_span = _unbound(limits.max_span_attributes, limits.max_span_attribute_length)
-        of_event = _unbound(limits.max_event_attributes, limits.max_attribute_length)
+        spans_unbound = _unbound(limits.max_span_attributes, limits.max_span_attribute_length)
+        events_unbound = _unbound(limits.max_event_attributes, limits.max_attribute_length)
         self.has_events, self.has_links = limits.max_events != 0, limits.max_links != 0
-        self.unbound = of_span and of_event and self.has_events and self.has_links
+        self.unbound = spans_unbound and events_unbound and self.has_events and self.has_links
         """Whether nothing of a span is cut."""
 
     def span_attributes(self, attributes: Attributes) -> Attributes:

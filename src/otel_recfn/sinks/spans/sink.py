@@ -193,7 +193,7 @@ class SpansSink(Sink):
         # beside a thread that computes in Python. So batches are cut only where one may take long:
         # a sampler is asked for each root, and may wait for a network; and an exit has a deadline.
         if self._process_ends or _begins_roots(batch):
-            return self._parts.of(batch)
+            return self._parts.cut(batch)
         return (batch,)
 
     @property
@@ -333,9 +333,9 @@ class SpansSink(Sink):
         target = self._resolver.resolve()
         if target is None:
             return None
-        of_range = base_attributes(RecordScope.USER_SCOPE, calling_thread())
+        range_attributes = base_attributes(RecordScope.USER_SCOPE, calling_thread())
         attributes = {
-            **of_range,
+            **range_attributes,
             "recfn.step.number": number,
             **(code_attributes(code) if code else {}),
         }

@@ -42,13 +42,13 @@ def build_tree(batch: Batch, by: By = "name", lost: Mapping[str, int] | None = N
         raise SettingError(
             f"by={by!r} is no way to group a tree; allowed: {', '.join(get_args(By))}"
         )
-    ranges = ranges_of(batch, nesting(batch))
+    ranges = nested_ranges(batch, nesting(batch))
     if by == "module":
         return module_tree(batch, ranges, lost)
     return _by_thread(batch, ranges, lost) if by == "thread" else _by_name(batch, ranges, lost)
 
 
-def ranges_of(batch: Batch, nested: Nesting) -> Ranges:
+def nested_ranges(batch: Batch, nested: Nesting) -> Ranges:
     """The ranges of a batch: the parent of each, and its times."""
     rows = np.flatnonzero(equals(batch.kind, RowKind.RANGE))
     position = np.full(len(batch), -1, np.int64)

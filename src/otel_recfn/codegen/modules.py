@@ -29,8 +29,8 @@ from otel_recfn.codegen.python_words import (
     function_name,
     parameter_name,
 )
-from otel_recfn.codegen.rules import Facts, Recorded, facts_of, rules_of
-from otel_recfn.codegen.schemas import Argument, Operator, operators_of
+from otel_recfn.codegen.rules import Facts, Recorded, namespace_rules, operator_facts
+from otel_recfn.codegen.schemas import Argument, Operator, read_operators
 from otel_recfn.errors import GeneratorError, SchemaError
 
 MARK = "# Written by otel-recfn codegen"
@@ -89,15 +89,15 @@ def generate(request: WrapperRequest) -> Generated:
     """
     words = ANY if request.dispatch else TORCH
     found = [
-        (each, facts_of(each, rules_of(each.name.namespace)))
-        for each in operators_of(request.schema)
+        (each, operator_facts(each, namespace_rules(each.name.namespace)))
+        for each in read_operators(request.schema)
     ]
     wrappers = [Wrapper(operator, facts, words) for operator, facts in found if facts is not None]
     left_out = [str(operator.name) for operator, facts in found if facts is None]
     _check_names(wrappers)
     shards: list[list[Wrapper]] = [[] for _ in range(request.shards)]
     for each in wrappers:
-        shards[shard_of(each.operator.name.base, request.shards)].append(each)
+        shards[shard_number(each.operator.name.base, request.shards)].append(each)
     texts = {f"{_shard(number)}.py": _module(shard, request) for number, shard in enumerate(shards)}
     texts["__init__.py"] = _package(shards, left_out, request)
     return Generated(
@@ -105,7 +105,7 @@ def generate(request: WrapperRequest) -> Generated:
     )
 
 
-def shard_of(root_name: str, shards: int) -> int:
+def shard_number(root_name: str, shards: int) -> int:
     """The shard of an operator, chosen as PyTorch's generator does (source:
     ``torchgen.utils.string_stable_hash``).
     """

@@ -96,7 +96,7 @@ Entry = dict[str, Any]
 """The fields of one operator."""
 
 
-def operators_of(path: Path) -> list[Operator]:
+def read_operators(path: Path) -> list[Operator]:
     """The operators of a file in the order of its entries, then those that torchgen generates for
     ``autogen``.
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from otel_recfn import _native
 from otel_recfn.model.events import EventSource, RecordScope
-from otel_recfn.model.phases import SUFFIX, words_of
+from otel_recfn.model.phases import SUFFIX, phase_words
 from otel_recfn.pytorch import details
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.foreign import WrappedFunction
@@ -122,7 +122,7 @@ class Compilations(Source):
             if name == BACKWARD:
                 return self._backward(theirs)
             is_known = name == FRAME if self._thread.open else name == POOLED
-            is_displayed = not is_known and words_of(name.removesuffix(SUFFIX))
+            is_displayed = not is_known and phase_words(name.removesuffix(SUFFIX))
             return (
                 _Phase(name) if is_displayed and not details.find("profiler_runs") else theirs(name)
             )

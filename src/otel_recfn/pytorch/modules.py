@@ -33,8 +33,8 @@ from otel_recfn.pytorch.generation import (
     Chain,
     Chains,
     Inputs,
-    attributes_of,
     input_reader,
+    shape_attributes,
 )
 from otel_recfn.pytorch.training import ThreadTraining, trains_now
 from otel_recfn.sources.protocol import Source, Wanted
@@ -188,7 +188,7 @@ class ModuleRanges(Source):
             chain.first_event_id = event_id
         outermost = _Outermost(module)
         _native.set_context_variable(_outermost, outermost)
-        return _Call(event_id, outermost, chain, decode_id, attributes_of(inputs.shapes))
+        return _Call(event_id, outermost, chain, decode_id, shape_attributes(inputs.shapes))
 
     def leave_module(self, call: _Call, error: BaseException | None) -> None:
         """End the range of a module's call."""

@@ -54,9 +54,9 @@ def recorded_paths(processes: Sequence[Process], joined: Joined) -> RecordedPath
     """The call paths of these processes, whose columns are joined."""
     ranges, spans = joined.ranges, joined.spans
     holding = _spans_that_hold_ranges(ranges, spans)
-    process_of_lane = np.array([process for process, _ in joined.lanes], np.int64)
+    lane_process = np.array([process for process, _ in joined.lanes], np.int64)
     parent = _parents(ranges, spans, holding)
-    process = np.append(ranges.process, process_of_lane[spans.lane[holding]])
+    process = np.append(ranges.process, lane_process[spans.lane[holding]])
     kind = np.append(ranges.kind, np.full(len(holding), BLOCK))
     groups = _put_in_groups(parent, process, kind == GPU, processes)
     group_labels = len(joined.labels) + np.arange(len(groups))

@@ -19,7 +19,7 @@ from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, PROFILE_BUFFER_BYTES
 from otel_recfn.settings import values
 from otel_recfn.settings.checking import checked, contradiction_in, read_variables
-from otel_recfn.settings.setting import setting, settings_of
+from otel_recfn.settings.setting import field_settings, setting
 
 if TYPE_CHECKING:
     from otel_recfn.model.events import RecordScope
@@ -278,5 +278,5 @@ class ProfileSettings:
         return cls(**found)
 
 
-SETTINGS = settings_of(Settings)
-PROFILE_SETTINGS = settings_of(ProfileSettings, environment=False)
+SETTINGS = field_settings(Settings)
+PROFILE_SETTINGS = field_settings(ProfileSettings, environment=False)

@@ -202,13 +202,13 @@ def _activities(value: Any) -> frozenset[str] | None:
     return items
 
 
-def _instance_of(types: tuple[type, ...], value: Any) -> Any:
+def _check_instance(types: tuple[type, ...], value: Any) -> Any:
     if not isinstance(value, types):
         raise TypeError
     return value
 
 
-def _one_of(allowed: Collection[str], value: Any) -> str:
+def _check_choice(allowed: Collection[str], value: Any) -> str:
     if value not in allowed:
         raise ValueError
     return str(value)
@@ -216,7 +216,9 @@ def _one_of(allowed: Collection[str], value: Any) -> str:
 
 def _span_exporter(value: Any) -> Any:
     return (
-        _one_of(SPAN_EXPORTERS, value) if isinstance(value, str) else _object_with("export", value)
+        _check_choice(SPAN_EXPORTERS, value)
+        if isinstance(value, str)
+        else _object_with("export", value)
     )
 
 
@@ -297,18 +299,18 @@ BUDGET: Kind[int | None] = _numbers(
 EVENTS: Kind[int] = _numbers("a whole number from 1", 1, MAX_NUMBER, whole=True)
 BUFFER_BYTES: Kind[int] = _bytes(1 << 12, 1 << 30)
 REQUEST_BYTES: Kind[int] = _bytes(1 << 10, 1 << 26)
-BOOL: Kind[bool] = Kind("True or False", partial(_instance_of, (bool,)), _parse_bool)
+BOOL: Kind[bool] = Kind("True or False", partial(_check_instance, (bool,)), _parse_bool)
 BOOL_OR_NONE: Kind[bool | None] = Kind(
-    "None, True or False", partial(_instance_of, (bool, type(None)))
+    "None, True or False", partial(_check_instance, (bool, type(None)))
 )
 CALLS: Kind[bool | PythonCalls] = Kind(
     f"True, False, or PythonCalls(...); in the environment some of {', '.join(_CALLS_PARSERS)} as"
     " name=value with semicolons between them: include=my_app,my_lib;max_depth=20",
-    partial(_instance_of, (bool, PythonCalls)),
+    partial(_check_instance, (bool, PythonCalls)),
     _parse_calls,
 )
 SPAN_EXPORTER: Kind[Any] = Kind(
     f"None, {', '.join(SPAN_EXPORTERS)}, or an exporter of spans", _span_exporter, _text_or_none
 )
-DETAIL: Kind[str] = Kind(", ".join(DETAILS), partial(_one_of, DETAILS), str.lower)
-SPAN_NAMES: Kind[str] = Kind("short, torch", partial(_one_of, ("short", "torch")), str.lower)
+DETAIL: Kind[str] = Kind(", ".join(DETAILS), partial(_check_choice, DETAILS), str.lower)
+SPAN_NAMES: Kind[str] = Kind("short, torch", partial(_check_choice, ("short", "torch")), str.lower)

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 from otel_recfn import _native
 from otel_recfn.model.events import EventSource
-from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls, paths_of
+from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls, function_paths
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support import forks
 from otel_recfn.support.forks import Order, OwnThread, around_forks, is_own_thread
@@ -74,7 +74,7 @@ class ProgramTexts:
         self, namer: FrameNamer, asked: tuple[str, ...], calls: PythonCalls = ALL_CALLS
     ) -> None:
         self._namer, self.asked = namer, asked
-        self.included, self.excluded = paths_of(calls.include), paths_of(calls.exclude)
+        self.included, self.excluded = function_paths(calls.include), function_paths(calls.exclude)
         self.c_calls, self.call_sites, self.max_depth = (
             calls.c_calls,
             calls.call_sites,

@@ -144,7 +144,7 @@ def is_beginning() -> bool:
     return is_inheriting or inherited_here() is not None
 
 
-def number_of(variables: Iterable[str]) -> int | None:
+def number_in_environment(variables: Iterable[str]) -> int | None:
     """The number in the first of the variables that has one; None if none has."""
     texts = [os.environ.get(variable, "") for variable in variables]
     return next(
@@ -163,7 +163,7 @@ def addition(child: bool = False) -> str:
 
     ``child``: it is known to be a child.
     """
-    rank, restarts = number_of((*RANK, *LOCAL_RANK)), number_of(RESTARTS)
+    rank, restarts = number_in_environment((*RANK, *LOCAL_RANK)), number_in_environment(RESTARTS)
     rank_part = (
         f".rank{rank}" + (f".restart{restarts}" if restarts else "") if rank is not None else ""
     )

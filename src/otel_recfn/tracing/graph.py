@@ -332,16 +332,16 @@ class Tracer:
         parts.
         """
         if isinstance(thing, dict):
-            return self._made_of(
+            return self._assemble(
                 DICT, [each for pair in thing.items() for each in pair], "dict", source
             )
         if isinstance(thing, list | tuple):
             kind, name = (LIST, "list") if isinstance(thing, list) else (TUPLE, "tuple")
-            return self._made_of(kind, thing, name, source)
+            return self._assemble(kind, thing, name, source)
         known = None if type(thing) in PLAIN else self._known.get(thing)
         return known if known is not None else self._constant(thing, source)
 
-    def _made_of(
+    def _assemble(
         self, kind: str, parts: Sequence[Any], type_name: str, source: Source | None
     ) -> Value:
         values = [self._value(each, source) for each in parts]

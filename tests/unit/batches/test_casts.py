@@ -173,7 +173,7 @@ def chrome(batch: Batch, tmp_path: Path) -> None:
 
 
 def metrics(batch: Batch, tmp_path: Path) -> None:
-    SeriesTable().numbers_of(batch)
+    SeriesTable().row_series(batch)
 
 
 def profiles(batch: Batch, tmp_path: Path) -> None:

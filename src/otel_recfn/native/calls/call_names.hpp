@@ -23,14 +23,14 @@ class RecentNames {
  public:
   // Null where it isn't among them.
   const KnownCall* find(const PyObject* code, int instruction) const {
-    const Entry& entry = entries_[index_of(code, instruction)];
+    const Entry& entry = entries_[slot_index(code, instruction)];
     return entry.code == code && entry.instruction == instruction ? &entry.call : nullptr;
   }
   void cache(const PyObject* code, int instruction, const std::string& name) {
-    entries_[index_of(code, instruction)] = {code, instruction, KnownCall(text_of(name))};
+    entries_[slot_index(code, instruction)] = {code, instruction, KnownCall(text_of(name))};
   }
   void remove(const PyObject* code, int instruction) {
-    if (find(code, instruction) != nullptr) entries_[index_of(code, instruction)] = {};
+    if (find(code, instruction) != nullptr) entries_[slot_index(code, instruction)] = {};
   }
   void clear() {
     for (Entry& entry : entries_) entry = {};
@@ -43,7 +43,7 @@ class RecentNames {
     KnownCall call;
   };
 
-  static size_t index_of(const PyObject* code, int instruction) {
+  static size_t slot_index(const PyObject* code, int instruction) {
     const uint64_t sum = reinterpret_cast<uintptr_t>(code) + static_cast<uint64_t>(instruction);
     return static_cast<size_t>(sum * kOddNumber >> (64 - kRecentBits));
   }
@@ -60,7 +60,7 @@ class RecentFunctions {
   const KnownCall* find(const CFunction& function) const {
     if (__builtin_expect(function.bound_to == nullptr, 0)) return nullptr;
     const PyTypeObject* const type = Py_TYPE(function.bound_to);
-    const Entry& entry = entries_[index_of(function.definition, type)];
+    const Entry& entry = entries_[slot_index(function.definition, type)];
     return entry.matches(function.definition, type) ? &entry.call : nullptr;
   }
   // But not what is bound to nothing, has a type that may change unseen, or may be freed with its
@@ -71,8 +71,8 @@ class RecentFunctions {
         function.bound_to != nullptr ? Py_TYPE(function.bound_to) : nullptr;
     if (type == nullptr || type->tp_version_tag == 0 || is_pybind11s(type)) return;
     const uint32_t version = type->tp_version_tag;
-    entries_[index_of(definition, type)] = {definition,    type,    definition->ml_name,
-                                            type->tp_name, version, KnownCall(text_of(name))};
+    entries_[slot_index(definition, type)] = {definition,    type,    definition->ml_name,
+                                              type->tp_name, version, KnownCall(text_of(name))};
   }
   void clear() {
     for (Entry& entry : entries_) entry = {};
@@ -103,7 +103,7 @@ class RecentFunctions {
     return type == &PyCapsule_Type || std::strstr(type->tp_name, "pybind11") != nullptr;
   }
 
-  static size_t index_of(const PyMethodDef* definition, const PyTypeObject* type) {
+  static size_t slot_index(const PyMethodDef* definition, const PyTypeObject* type) {
     const uint64_t both =
         reinterpret_cast<uintptr_t>(definition) ^ reinterpret_cast<uintptr_t>(type) << 1;
     return static_cast<size_t>(both * kOddNumber >> (64 - kRecentBits));

@@ -75,7 +75,7 @@ inline const std::string* start_among(const std::vector<std::string>& starts,
   return found != starts.end() ? &*found : nullptr;
 }
 
-inline bool ends_with_one_of(const std::vector<std::string>& ends, const std::string& text) {
+inline bool ends_with_any(const std::vector<std::string>& ends, const std::string& text) {
   return std::any_of(ends.begin(), ends.end(), [&text](const std::string& end) {
     return text.size() >= end.size() &&
            text.compare(text.size() - end.size(), end.size(), end) == 0;
@@ -110,7 +110,7 @@ class CallTexts {
           start_among(own_that_calls_, file) != nullptr ? Hides::kItself : Hides::kAllBelow;
     } else if (!selects(file, trimmed_file)) {
       name.hides = Hides::kItself;
-    } else if (ends_with_one_of(asked_, file)) {
+    } else if (ends_with_any(asked_, file)) {
       name.hides = Hides::kAskFrame;
     } else {
       name.text = text_of(trimmed_file, code, line);

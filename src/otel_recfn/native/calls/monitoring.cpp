@@ -164,7 +164,7 @@ PyTypeObject* callback_type() {
   return PyType_Ready(&type) == 0 ? &type : nullptr;
 }
 
-PyObject* callback_of(vectorcallfunc function) {
+PyObject* make_callback(vectorcallfunc function) {
   PyTypeObject* const type = callback_type();
   Callback* const made = type != nullptr ? PyObject_New(Callback, type) : nullptr;
   if (made != nullptr) made->function = function;
@@ -172,7 +172,7 @@ PyObject* callback_of(vectorcallfunc function) {
 }
 
 bool add(PyObject* callbacks, vectorcallfunc on_event, std::initializer_list<const char*> events) {
-  const Reference function(callback_of(on_event));
+  const Reference function(make_callback(on_event));
   if (!function) return false;
   for (const char* event : events) {
     if (PyDict_SetItemString(callbacks, event, function.get()) < 0) return false;

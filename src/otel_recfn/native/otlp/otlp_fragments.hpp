@@ -48,7 +48,7 @@ class OtlpFragments {
     for (const Need& need : needed_) {
       const size_t begin = memory_.size();
       const bool is_name = need.kind == kNameField;
-      const Reference made(is_name ? name_at(names, need.index) : fragment_of(maker, need));
+      const Reference made(is_name ? name_at(names, need.index) : make_fragment(maker, need));
       if (!made || !(is_name ? append_name(made.get()) : append_bytes(made.get()))) return false;
       made_.push_back({begin, memory_.size() - begin});
     }
@@ -93,7 +93,7 @@ class OtlpFragments {
   static PyObject* name_at(PyObject* names, uint32_t index) {
     return PySequence_GetItem(names, static_cast<Py_ssize_t>(index));
   }
-  static PyObject* fragment_of(PyObject* maker, const Need& need) {
+  static PyObject* make_fragment(PyObject* maker, const Need& need) {
     return PyObject_CallFunction(maker, "II", static_cast<unsigned>(need.kind), need.index);
   }
 

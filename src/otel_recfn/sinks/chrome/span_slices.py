@@ -22,7 +22,7 @@ from typing import Any
 
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.sinks.chrome.heard_spans import HeardSpans, Key, SpanSlice
-from otel_recfn.sinks.chrome.thread_runs import Rows, Run, runs_of
+from otel_recfn.sinks.chrome.thread_runs import Rows, Run, find_runs
 from otel_recfn.support.span_log import is_ours
 
 MAX_DEPTH = 32
@@ -63,7 +63,7 @@ class SpanSlices:
         """The slices after a batch, and those that are over."""
         heard, over = self._heard.after(batch)
         threads = dict(self._threads)
-        for run in runs_of(batch):
+        for run in find_runs(batch):
             _, stretches = threads.pop(run.track.number, (run.track, ()))
             # Spans that begin in it would cross the stretch.
             if run.track.native_id in heard.threads:

@@ -46,7 +46,7 @@ from otel_recfn.sinks.spans.mapping import (
     text_attributes,
 )
 from otel_recfn.sinks.spans.provider import AttributeValue
-from otel_recfn.support.processes import LOCAL_RANK, RANK, WORLD_SIZE, number_of
+from otel_recfn.support.processes import LOCAL_RANK, RANK, WORLD_SIZE, number_in_environment
 from otel_recfn.support.span_ids import current_key
 from otel_recfn.support.texts import exception_attributes, stacktrace_attributes, utf8_text
 
@@ -217,7 +217,7 @@ def with_launch(resource: Resource) -> Resource:
     numbers = {
         name: number
         for name, variables in NUMBERS.items()
-        if (number := number_of(variables)) is not None
+        if (number := number_in_environment(variables)) is not None
     }
     return Resource({**numbers, **resource.attributes}, resource.schema_url)
 

@@ -264,7 +264,7 @@ def protocol_from_environment() -> str:
     return protocol
 
 
-def protocol_of(exporter: object) -> str | None:
+def official_protocol(exporter: object) -> str | None:
     """The protocol of an official exporter of spans, or of a subclass; None for any other."""
     modules = [f"{kind.__module__}." for kind in type(exporter).__mro__]
     found = [
@@ -295,7 +295,7 @@ def make_transport(exporter: Any, owned: bool) -> Transport:
     Raises:
         UnreadableExporterError: it is none, or it isn't known how to read it.
     """
-    protocol = protocol_of(exporter)
+    protocol = official_protocol(exporter)
     if protocol is None:
         raise UnreadableExporterError(
             f"{type(exporter).__qualname__} is none of the official OTLP exporters of spans"

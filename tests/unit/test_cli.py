@@ -282,7 +282,10 @@ def test_the_doctor_tells_no_secret(
         monkeypatch.setenv("OTEL_RECFN_SPAN_EXPORTER", endpoint)
         monkeypatch.setattr(doctor, "REQUEST_SECONDS", 0.2)
         told = "\n".join(
-            [doctor.careful(doctor.examinations()[name])[1] for name in ("settings", "endpoint")]
+            [
+                doctor.examine_safely(doctor.examinations()[name])[1]
+                for name in ("settings", "endpoint")
+            ]
         )
     assert [secret for secret in secrets if secret in told + caplog.text] == []
     assert "http://127.0.0.1" in told

@@ -15,7 +15,7 @@ import numpy as np
 
 from otel_recfn.batches.call_paths import Ranges, call_paths, range_sums
 from otel_recfn.batches.call_tree import CallTree
-from otel_recfn.batches.measures import Nesting, nesting, self_times, wait_times
+from otel_recfn.batches.measures import Nesting, find_nesting, self_times, wait_times
 from otel_recfn.batches.module_tree import module_tree
 from otel_recfn.batches.number_sets import equals
 from otel_recfn.errors import SettingError
@@ -42,7 +42,7 @@ def build_tree(batch: Batch, by: By = "name", lost: Mapping[str, int] | None = N
         raise SettingError(
             f"by={by!r} is no way to group a tree; allowed: {', '.join(get_args(By))}"
         )
-    ranges = nested_ranges(batch, nesting(batch))
+    ranges = nested_ranges(batch, find_nesting(batch))
     if by == "module":
         return module_tree(batch, ranges, lost)
     return _by_thread(batch, ranges, lost) if by == "thread" else _by_name(batch, ranges, lost)

@@ -18,7 +18,7 @@ from otel_recfn.batches.measures import (
     Rows,
     allocated_bytes,
     direct_children,
-    nesting,
+    find_nesting,
     own_bytes,
     self_times,
 )
@@ -29,7 +29,7 @@ from otel_recfn.model.batch import Batch
 
 def profiled_events(rows: Batch) -> list[ProfiledEvent]:
     """The rows in start order; of two that start at once, the one that began first."""
-    nested = nesting(rows)
+    nested = find_nesting(rows)
     measures = _measures(rows, nested)
     values = zip(*[column.tolist() for column in measures.values()], strict=True)
     first_ns = int(rows.start_ns.min()) if len(rows) else 0

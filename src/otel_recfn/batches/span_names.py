@@ -29,7 +29,7 @@ def class_in_name(name: str) -> str:
     return _INSTANCE.sub("", name.removeprefix(PREFIX)) if name.startswith(PREFIX) else ""
 
 
-def called(path: str, kind: str) -> str:
+def module_call_name(path: str, kind: str) -> str:
     """The name of a module call of that path and class.
 
     Numbers alone, as in an ``nn.Sequential``, say nothing.
@@ -69,7 +69,7 @@ def with_span_names(
         kind = class_in_name(
             names[name]
         )  # a phase and what is around a call that decodes have none
-        label = called(names[path], kind) if kind else phase_name(names[name])
+        label = module_call_name(names[path], kind) if kind else phase_name(names[name])
         label = prefill_name(label) if is_prefill else label
         texts[name, path, is_prefill] = names[name] if torch_names else label, kind
     more = list({text for both in texts.values() for text in both})

@@ -176,7 +176,7 @@ class Wrapper:
             f'"{name.overload}"',
             f"{{{types}}}",
             returns,
-            *self._recorded(),
+            *self._recorded_argument(),
         ]
         schema = f"{name.namespace}::{self.operator.schema}".replace("\\", "\\\\").replace(
             '"""', '\\"""'
@@ -195,11 +195,11 @@ class Wrapper:
             *self._signature(),
             f'{STEP}"""{schema}"""',
             f"{STEP}if not Watched.now:",
-            *self._unobserved(),
+            *self._unobserved_lines(),
             f"{STEP}return _OP_{self.name}.observed({_tuple(positional)}, {{{by_name}}})",
         ]
 
-    def _recorded(self) -> list[str]:
+    def _recorded_argument(self) -> list[str]:
         """The argument that says which node is recorded for a call, if one is."""
         in_place, out_of_place, guarded = (
             self.facts.in_place,
@@ -246,7 +246,7 @@ class Wrapper:
             ) from error
         return lines
 
-    def _unobserved(self) -> Iterator[str]:
+    def _unobserved_lines(self) -> Iterator[str]:
         """The lines that run while nobody observes: ``if dtype is device is None and alpha is
         _DEFAULT_1: ...``
         """
@@ -263,10 +263,11 @@ class Wrapper:
         yield STEP * 2 + self._call(arguments)
 
     def _call(self, passed: Sequence[Argument]) -> str:
-        return f"return _OP_{self.name}.target({', '.join([_passed(each) for each in passed])})"
+        arguments = ", ".join([_passed_argument(each) for each in passed])
+        return f"return _OP_{self.name}.target({arguments})"
 
 
-def _passed(argument: Argument) -> str:
+def _passed_argument(argument: Argument) -> str:
     value = parameter_name(argument.name)
     if not argument.keyword_only:
         return value

@@ -119,7 +119,7 @@ class EventMaker:
             "stack": map(self._lines, self._column(block, "stack", is_push & ~is_backward)),
         }
         if self._config.with_flops:
-            columns["_extra_args"] = self._counted(rows, is_push.tolist())
+            columns["_extra_args"] = self._flop_arguments(rows, is_push.tolist())
         return columns
 
     def _column(
@@ -139,7 +139,7 @@ class EventMaker:
                 event.device = record.device
                 event.cuda_event = record.event
 
-    def _counted(self, rows: Rows, pushes: list[bool]) -> Iterator[Mapping[str, Any] | None]:
+    def _flop_arguments(self, rows: Rows, pushes: list[bool]) -> Iterator[Mapping[str, Any] | None]:
         """The arguments from which the FLOPs of each row's range were counted."""
         names = self._batch.names
         texts = [

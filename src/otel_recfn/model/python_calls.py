@@ -53,7 +53,7 @@ class PythonCalls:
                 raise ValueError(f"{name}={value!r}; True or False")
 
 
-def together(asked: Iterable[PythonCalls]) -> PythonCalls:
+def common_choice(asked: Iterable[PythonCalls]) -> PythonCalls:
     """The choice for captures that run at once: their common one, or all calls if they differ or
     if there are none.
     """

@@ -158,7 +158,7 @@ class Compilation(AbstractContextManager[None]):
     ) -> None:
         self.reasons: list[str] = []
         """The guards of earlier compilations that failed."""
-        self._open_compilations, self._before = open_compilations, _counted()
+        self._open_compilations, self._before = open_compilations, _read_counts()
         self._id = str(compile_options.get("compile_id") or "")
         self._is_whole = bool(compile_options.get("one_graph"))
         name, text = _function(code, compile_options) if code is not None else ("backward", "")
@@ -175,17 +175,17 @@ class Compilation(AbstractContextManager[None]):
             and not self._is_whole
             and isinstance(error, details.find("graph_break") or ())
         ):
-            attributes["recfn.compile.fallback"], error = _short(error), None
+            attributes["recfn.compile.fallback"], error = _short_reason(error), None
         text, stacktrace = failure(error)
         _native.end(self._event_id, text, stacktrace=stacktrace, attributes=json.dumps(attributes))
 
     def _attributes(self) -> dict[str, Any]:
         reason = "; ".join(self.reasons)[: 2 * MAX_CHARACTERS]
         found: dict[str, Any] = {"recfn.compile.id": self._id, "recfn.compile.reason": reason}
-        since = {group: counts - self._before[group] for group, counts in _counted().items()}
-        found["recfn.compile.graph_breaks"] = [_short(reason) for reason in since["graph_break"]][
-            :MAX_BREAKS
-        ]
+        since = {group: counts - self._before[group] for group, counts in _read_counts().items()}
+        found["recfn.compile.graph_breaks"] = [
+            _short_reason(reason) for reason in since["graph_break"]
+        ][:MAX_BREAKS]
         for group, prefix in CACHES.items():
             outcomes = [
                 each for each in ("miss", "bypass", "hit") if since[group][f"{prefix}_{each}"]
@@ -210,7 +210,7 @@ class _Phase(AbstractContextManager[None]):
         )
 
 
-def _counted() -> Counts:
+def _read_counts() -> Counts:
     """PyTorch's current counters.
 
     One thread at a time compiles functions, but several may compile backward passes.
@@ -222,7 +222,7 @@ def _counted() -> Counts:
         return {group: Counter() for group in groups}
 
 
-def _short(reason: object) -> str:
+def _short_reason(reason: object) -> str:
     """The fault, from PyTorch's first line, and its explanation from later ones: hints and
     stacks follow.
     """

@@ -36,7 +36,7 @@ def trace_as_torchs(record_function: type) -> None:
     """Have the type, and objects of it, traced as PyTorch's ``record_function``."""
     _when_compiling(_write_type, record_function)
     trace_objects_as_torchs(record_function)
-    trace_instead(watched.is_traced, watched.yes)
+    trace_instead(watched.is_traced, watched.return_true)
 
 
 def trace_objects_as_torchs(range_type: type) -> None:

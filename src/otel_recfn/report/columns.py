@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.build_tree import nested_ranges
-from otel_recfn.batches.measures import Nesting, nesting
+from otel_recfn.batches.measures import Nesting, find_nesting
 from otel_recfn.batches.number_sets import Indices, distinct
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import OVERLAPPING, RowKind
 from otel_recfn.report.activities import WORK, Activity
 from otel_recfn.report.kinds import range_kinds
-from otel_recfn.report.labels import label_of, short
+from otel_recfn.report.labels import label_of, shorten
 from otel_recfn.report.nesting import Mask, Numbers
 from otel_recfn.report.process import Process, Spans
 
@@ -102,7 +102,7 @@ class _Offsets(NamedTuple):
 _NO_SPANS = DisplayedSpans(*[np.zeros(0, np.int64)] * 5)
 
 
-def joined(processes: Sequence[Process]) -> Joined:
+def join_columns(processes: Sequence[Process]) -> Joined:
     """The columns of these processes, joined."""
     labels: dict[str, int] = {}
     parts: list[RangeColumns] = []
@@ -113,7 +113,7 @@ def joined(processes: Sequence[Process]) -> Joined:
     ranges = RangeColumns(*_concatenated(parts))
     spans, span_labels = _joined_spans(processes, ranges, offsets, len(labels))
     lanes = [
-        (number, short(track.name) or f"thread {track.native_id or track.number}")
+        (number, shorten(track.name) or f"thread {track.native_id or track.number}")
         for number, process in enumerate(processes)
         for track in process.batch.tracks
     ]
@@ -133,7 +133,7 @@ def _next_offsets(process: Process, ranges: int, before: _Offsets) -> _Offsets:
 def _range_columns(process: Process, before: _Offsets, labels: dict[str, int]) -> RangeColumns:
     """The ranges of a process. New labels are added to ``labels``."""
     batch = process.batch
-    nested = nesting(batch)
+    nested = find_nesting(batch)
     ranges = nested_ranges(batch, nested)
     rows = ranges.rows
     count = len(rows)

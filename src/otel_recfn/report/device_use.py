@@ -93,7 +93,7 @@ def _add_operators(
     only the operators around these.
     """
     long = operators[seen.total_ns[operators] >= LONG_LAUNCH_NS]
-    use.waited_ns[long] = busy.during(seen.start_ns[long], seen.end_ns[long])
+    use.waited_ns[long] = busy.time_during(seen.start_ns[long], seen.end_ns[long])
     use.calls_ns[long] = use.waited_ns[long]
 
 
@@ -120,11 +120,11 @@ class BusyTime:
         """The time in which something ran."""
         return int(self._passed[-1])
 
-    def during(self, start_ns: Numbers, end_ns: Numbers) -> Numbers:
+    def time_during(self, start_ns: Numbers, end_ns: Numbers) -> Numbers:
         """The part of the time from each of these starts to its end in which something ran."""
-        return np.asarray(self._until(end_ns) - self._until(start_ns))
+        return np.asarray(self._busy_until(end_ns) - self._busy_until(start_ns))
 
-    def _until(self, at_ns: Numbers) -> Numbers:
+    def _busy_until(self, at_ns: Numbers) -> Numbers:
         if not len(self.begin_ns):
             return np.zeros(len(at_ns), np.int64)
         position = np.maximum(np.searchsorted(self.begin_ns, at_ns, side="right") - 1, 0)
@@ -149,7 +149,7 @@ def waited_times(calls: DeviceCalls, busy: BusyTime) -> Numbers:
     waits = _matches(calls, _SYNCHRONISES)
     waits |= _matches(calls, _LAUNCHES) & (lengths >= LONG_LAUNCH_NS)
     waits |= _matches(calls, _GIVES_BACK) & (lengths >= LONG_CALL_NS)
-    return np.where(waits, busy.during(calls.start_ns, calls.end_ns), 0)
+    return np.where(waits, busy.time_during(calls.start_ns, calls.end_ns), 0)
 
 
 def first_use_times(calls: DeviceCalls, busy: BusyTime) -> Numbers:
@@ -162,7 +162,7 @@ def first_use_times(calls: DeviceCalls, busy: BusyTime) -> Numbers:
     for other in (_SYNCHRONISES, _COPIES, _HOST_MEMORY):
         is_early &= ~_matches(calls, other)
     lengths = calls.end_ns - calls.start_ns
-    idle_ns = lengths - busy.during(calls.start_ns, calls.end_ns)
+    idle_ns = lengths - busy.time_during(calls.start_ns, calls.end_ns)
     return np.where((is_early | _matches(calls, _LOADS)) & (idle_ns >= LONG_CALL_NS), idle_ns, 0)
 
 

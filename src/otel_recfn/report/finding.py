@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.number_sets import Indices
-from otel_recfn.report.labels import short
+from otel_recfn.report.labels import shorten
 from otel_recfn.report.python_lines import main_line
 from otel_recfn.report.recording import Recording
 
@@ -88,12 +88,12 @@ def finding_about(
     on_main_path = seen.path[ranges] == main
     return Finding(
         title=title,
-        text=text.replace("{most}", " in ".join(map(short, reversed(anchor[-2:])))),
+        text=text.replace("{most}", " in ".join(map(shorten, reversed(anchor[-2:])))),
         share=share,
         next_step=next_step,
         anchor=anchor,
         serious=share >= SERIOUS_SHARE if serious is None else serious,
-        code=short(main_line(seen, ranges[on_main_path], times[on_main_path])),
+        code=shorten(main_line(seen, ranges[on_main_path], times[on_main_path])),
         rule=rule,
     )
 
@@ -108,7 +108,7 @@ def _busy_meanwhile(seen: Recording, ranges: Indices) -> str:
     busy = seen.device_use.busy[0]
     if not busy.total_ns:
         return ""
-    ns = busy.during(seen.start_ns[ranges], seen.end_ns[ranges]).sum()
+    ns = busy.time_during(seen.start_ns[ranges], seen.end_ns[ranges]).sum()
     meanwhile = ns / max(seen.total_ns[ranges].sum(), 1)
     # A run is no shorter than the work of its GPU. So a change of what the CPU does can save at
     # most the time in which the GPU is idle.

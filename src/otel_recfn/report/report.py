@@ -24,7 +24,7 @@ from otel_recfn.report.finding import Finding
 from otel_recfn.report.findings import findings
 from otel_recfn.report.flame import flame, table
 from otel_recfn.report.kinds import KINDS
-from otel_recfn.report.labels import label_of, short
+from otel_recfn.report.labels import label_of, shorten
 from otel_recfn.report.page import in_frame, page
 from otel_recfn.report.process import Process
 from otel_recfn.report.recording import Recording
@@ -147,7 +147,7 @@ class Report:
         process = [finding.process] if len(self._seen.processes) > 1 else []
         return {
             **finding._asdict(),
-            "anchor": [*process, *(short(label_of(name)) for name in finding.anchor)],
+            "anchor": [*process, *(shorten(label_of(name)) for name in finding.anchor)],
         }
 
     def _facts(self) -> dict[str, Any]:

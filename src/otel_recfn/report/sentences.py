@@ -11,7 +11,7 @@ import numpy as np
 from otel_recfn.report.activities import WORK, Activity
 from otel_recfn.report.device_use import busy_time
 from otel_recfn.report.kinds import FIRST_USE, WAITING
-from otel_recfn.report.labels import duration, short
+from otel_recfn.report.labels import duration, shorten
 from otel_recfn.report.recording import Recording
 
 UNRECORDED = "what isn't recorded (as Python between operators)"
@@ -158,4 +158,4 @@ def _main_operation(parts: Counter[str], whole_ns: float) -> str:
     name, ns = parts.most_common(1)[0]
     if not MIN_SHARE <= ns / whole_ns <= 1 - MIN_SHARE:
         return ""
-    return f": {short(name)} itself {duration(ns)} of it"
+    return f": {shorten(name)} itself {duration(ns)} of it"

@@ -180,12 +180,12 @@ class Session:
         if wanted is None:
             self._recorder.stop()
             if not self._captures:
-                span_log.want(False)
+                span_log.set_wanted(False)
             return
         naming = [each for each in self._captures if each.names_spans]
         for each in naming:
             each.retained_spans = seen_spans.retain()
-        span_log.want(bool(naming))
+        span_log.set_wanted(bool(naming))
         self._sampled_alone = self._captures.sampled_alone
         self._recorder.start(
             wanted.scopes, self._captures.buffer_bytes(), wanted.extras, self._sampled_alone

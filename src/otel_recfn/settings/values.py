@@ -61,7 +61,7 @@ class Kind(Generic[T]):
     check: Callable[[Any], T]
     parse: Callable[[str], Any] = str
 
-    def checked(self, name: str, value: Any) -> T:
+    def check_value(self, name: str, value: Any) -> T:
         """The value for the setting ``name``.
 
         Raises:
@@ -72,7 +72,7 @@ class Kind(Generic[T]):
         except (KeyError, TypeError, ValueError):
             raise _refusal(name, value, self.allowed) from None
 
-    def parsed(self, variable: str, text: str) -> T:
+    def parse_text(self, variable: str, text: str) -> T:
         """The value for the text of an environment variable.
 
         Raises:
@@ -82,7 +82,7 @@ class Kind(Generic[T]):
             value = self.parse(text)
         except (KeyError, ValueError):
             raise _refusal(variable, text, self.allowed) from None
-        return self.checked(variable, value)
+        return self.check_value(variable, value)
 
 
 def _refusal(name: str, value: object, allowed: str) -> SettingError:

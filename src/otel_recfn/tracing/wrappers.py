@@ -129,7 +129,7 @@ class Operator:
         step = get_step_callbacks(RecordScope.FUNCTION)
         if not step.callbacks:
             return (
-                self._recorded(state, args, kwargs)
+                self._call_recorded(state, args, kwargs)
                 if _native.recording()
                 else self._call(state, args, kwargs)
             )
@@ -144,7 +144,9 @@ class Operator:
             record_outputs(range_, self._results(result))
         return result
 
-    def _recorded(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_recorded(
+        self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Call the operator in a range for the recorder alone, which takes half as long as a
         RecordFunction.
         """
@@ -175,9 +177,9 @@ class Operator:
         tracer = state.tracer
         if tracer is None or self._node is None or not tracer.open or state.in_callback:
             return self.target(*args, **kwargs)
-        return self._traced(state, tracer, self._node, args, kwargs)
+        return self._call_traced(state, tracer, self._node, args, kwargs)
 
-    def _traced(
+    def _call_traced(
         self,
         state: ThreadState,
         tracer: Tracer,

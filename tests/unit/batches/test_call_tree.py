@@ -17,7 +17,7 @@ from helpers.batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.batches.averages import key_averages
 from otel_recfn.batches.build_tree import By, build_tree
 from otel_recfn.batches.call_tree import CallTree
-from otel_recfn.batches.measures import nesting, self_times
+from otel_recfn.batches.measures import find_nesting, self_times
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import EventFlag, RowKind
@@ -79,7 +79,7 @@ def paths_of(batch: Batch, by: By) -> dict[tuple[str, ...], Expected]:
     """By definition, range by range."""
     events = {event.event_id: event for event in batch.events() if event.kind == RowKind.RANGE}
     own = dict(
-        zip(batch.event_id.tolist(), self_times(batch, nesting(batch)).tolist(), strict=True)
+        zip(batch.event_id.tolist(), self_times(batch, find_nesting(batch)).tolist(), strict=True)
     )
     found: dict[tuple[str, ...], Expected] = defaultdict(Expected)
     for event in events.values():

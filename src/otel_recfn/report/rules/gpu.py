@@ -17,7 +17,7 @@ from otel_recfn.report.finding import (
     busy_share,
     finding_about,
 )
-from otel_recfn.report.labels import duration, short
+from otel_recfn.report.labels import duration, shorten
 from otel_recfn.report.recording import Recording
 
 EARLIER_RANKS = (
@@ -94,7 +94,7 @@ def waits_for_the_gpu(seen: Recording) -> Finding | None:
 def _time_during(seen: Recording, ranges: Indices, activity: Activity) -> int:
     """The time in these ranges in which the GPU had this activity."""
     busy = busy_time(seen, 0, [activity])
-    return int(busy.during(seen.start_ns[ranges], seen.end_ns[ranges]).sum())
+    return int(busy.time_during(seen.start_ns[ranges], seen.end_ns[ranges]).sum())
 
 
 def _text(waits: _Waits) -> str:
@@ -123,7 +123,7 @@ def _longest_on_gpu(seen: Recording) -> str:
     work = np.flatnonzero(np.isin(seen.activity, WORK))
     ns = np.bincount(seen.label[work], seen.total_ns[work])
     share = ns.max() / ns.sum()
-    return f"begin with {short(seen.labels[int(ns.argmax())])}, {share:.0%} of its work"
+    return f"begin with {shorten(seen.labels[int(ns.argmax())])}, {share:.0%} of its work"
 
 
 def starts_the_gpu(seen: Recording) -> Finding | None:

@@ -59,9 +59,9 @@ class SpanSlices:
         self._threads = threads or {}
         self._heard = heard
 
-    def after(self, batch: Batch) -> tuple[SpanSlices, list[SpanSlice]]:
+    def with_batch(self, batch: Batch) -> tuple[SpanSlices, list[SpanSlice]]:
         """The slices after a batch, and those that are over."""
-        heard, over = self._heard.after(batch)
+        heard, over = self._heard.with_batch(batch)
         threads = dict(self._threads)
         for run in find_runs(batch):
             _, stretches = threads.pop(run.track.number, (run.track, ()))
@@ -83,7 +83,7 @@ class SpanSlices:
             over += self._slices(*threads.pop(next(iter(threads))), None)
         return SpanSlices(self._find, threads, heard), over
 
-    def open(self) -> list[SpanSlice]:
+    def open_slices(self) -> list[SpanSlice]:
         """The slices that are not over, as they are so far."""
         found = self._heard.open_slices()
         for track, stretches in self._threads.values():

@@ -137,7 +137,7 @@ class DurationSums:
             batch, numbers, self.series, list(zip(self.min_ns, self.buckets, strict=True))
         )
 
-    def filled(self) -> list[int]:
+    def filled_series(self) -> list[int]:
         """The series that have any durations."""
         found: list[int] = np.flatnonzero(self.series[:, SumColumn.COUNT]).tolist()
         return found

@@ -32,7 +32,7 @@ from otel_recfn.sinks.otlp.encoding import (
     OtlpMapper,
     Request,
     RequestBuilder,
-    encoded,
+    as_encoded,
     with_launch,
 )
 from otel_recfn.sinks.otlp.transports import (
@@ -133,7 +133,7 @@ class OtlpDelivery:
         self._spans += len(spans)
         remaining: Sequence[Any] | EncodedSpans = spans
         try:
-            remaining = encoded(spans)
+            remaining = as_encoded(spans)
             while len(remaining) and self._builder is not None:
                 remaining = self._builder.add(remaining)
                 if len(remaining):

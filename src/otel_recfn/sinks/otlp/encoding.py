@@ -75,7 +75,7 @@ class EncodedSpans(NamedTuple):
         return len(self.ends)
 
 
-def encoded(spans: Sequence[ReadableSpan] | EncodedSpans) -> EncodedSpans:
+def as_encoded(spans: Sequence[ReadableSpan] | EncodedSpans) -> EncodedSpans:
     """Spans of one resource and scope as bytes."""
     if isinstance(spans, EncodedSpans):
         return spans
@@ -165,7 +165,7 @@ class OtlpMapper(SpanMapper):
         self, plan: SpanPlan, extra_attributes: Mapping[int, Attributes] = NO_ATTRIBUTES
     ) -> EncodedSpans:
         if not self._limits.unbound:
-            return encoded(super().spans(plan, extra_attributes))
+            return as_encoded(super().spans(plan, extra_attributes))
         plan = plan.named(extra_attributes)
         parents = [_parent_fields(span) for span in plan.parent_spans]
         rows = (

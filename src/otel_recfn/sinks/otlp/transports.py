@@ -240,7 +240,7 @@ def transport_for(exporter: Any) -> Transport:
     """
     if not isinstance(exporter, str):
         return make_transport(exporter, owned=False)
-    configured = made(_ASKED.get(exporter) or protocol_from_environment())
+    configured = make_exporter(_ASKED.get(exporter) or protocol_from_environment())
     transport = make_transport(configured, owned=True)
     if isinstance(transport, GrpcTransport):
         configured.shutdown()  # closes its channel, since ours has other bounds
@@ -276,7 +276,7 @@ def official_protocol(exporter: object) -> str | None:
     return found[0] if found else None
 
 
-def made(protocol: str) -> Any:
+def make_exporter(protocol: str) -> Any:
     """An exporter configured by the environment."""
     if protocol == HTTP:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import (

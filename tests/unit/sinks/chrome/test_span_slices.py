@@ -61,7 +61,7 @@ def slices_of(spans: dict[SpanContextRef, Any], *batches: list[dict[str, Any]]) 
     known = {ref[:2]: found for ref, found in spans.items()}
     state, found = SpanSlices(lambda *key: known.get(key)), []
     for rows in batches:
-        state, over = state.after(make_batch(rows))
+        state, over = state.with_batch(make_batch(rows))
         found += over
     return found + state.open()
 
@@ -165,27 +165,27 @@ def heard(
 def test_a_span_whose_begin_is_heard_of_is_one_slice_in_place_of_stretches() -> None:
     begun = replace(make_batch([row(1, 10, 20, OTHER)]), spans=[heard("request", 5, None)])
     ended = replace(make_batch([row(2, 30, 40, REQUEST)]), spans=[heard("GET /", 5, 60)])
-    state, over = SpanSlices(lambda *key: SPANS.get(context(*key))).after(begun)
+    state, over = SpanSlices(lambda *key: SPANS.get(context(*key))).with_batch(begun)
     assert over == []
     assert told(state.open()) == [("request", 1, 5, 20)]
     assert [one.nests for one in state.open()] == [False]
-    state, over = state.after(ended)
+    state, over = state.with_batch(ended)
     assert told(over) == [("GET /", 1, 5, 60)]
     assert [one.nests for one in over] == [True]
-    _, over = state.after(make_batch([row(3, 70, 80, OTHER)]))
+    _, over = state.with_batch(make_batch([row(3, 70, 80, OTHER)]))
     assert [*over, *state.open()] == []
 
 
 def test_a_stretch_ends_when_a_span_is_heard_to_begin_in_its_thread() -> None:
-    state, _ = SpanSlices(lambda *key: SPANS.get(context(*key))).after(
+    state, _ = SpanSlices(lambda *key: SPANS.get(context(*key))).with_batch(
         make_batch([row(1, 10, 20, OTHER)])
     )
-    state, over = state.after(
+    state, over = state.with_batch(
         replace(make_batch([row(2, 40, 50, OTHER)]), spans=[heard("request", 30, None)])
     )
     assert told(over) == [("other", 1, 10, 21)]
     worker = row(1, 50, 60, OTHER, thread=WORKER_THREAD)
-    state, over = state.after(make_batch([row(3, 60, 70, OTHER), worker]))
+    state, over = state.with_batch(make_batch([row(3, 60, 70, OTHER), worker]))
     assert told([*over, *state.open()]) == [("request", 1, 30, 70), ("other", 2, 50, 61)]
 
 

@@ -31,7 +31,7 @@ from otel_recfn.sinks.otlp.transports import (
     HttpTransport,
     Outcome,
     Verdict,
-    made,
+    make_exporter,
     make_transport,
     transport_for,
 )
@@ -222,7 +222,7 @@ def test_the_environment_configures_as_it_does_the_official_exporters(
 ) -> None:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{signal}{name}", value)
-    configured = made(protocol)
+    configured = make_exporter(protocol)
     transport: Any = make_transport(configured, owned=True)
     configured.shutdown()
     path = "" if signal else "/v1/traces"

@@ -26,7 +26,7 @@ from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.session import Session
 from otel_recfn.sources.steps import step
-from otel_recfn.support.texts import called_code
+from otel_recfn.support.code_names import called_code
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from helpers.trace_files import read_trace
 from otel_recfn import PythonCalls, profile, record_function
 from otel_recfn.model.batch import Event
-from otel_recfn.support.texts import python_call_name
+from otel_recfn.support.code_names import python_call_name
 
 HERE = Path(__file__)
 WITH_SITES = PythonCalls(call_sites=True)

@@ -32,7 +32,7 @@ from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
 from otel_recfn.errors import UnknownHandleError
 from otel_recfn.model.events import RecordScope
-from otel_recfn.support.texts import failure
+from otel_recfn.support.exceptions import failure
 
 F = TypeVar("F")
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from otel_recfn.errors import RecfnError
-from otel_recfn.support.texts import (
+from otel_recfn.support.safe_texts import (
     safe_error,
     safe_request_error,
     safe_text,

@@ -31,8 +31,9 @@ from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.model.phases import SUFFIX, phase_words
 from otel_recfn.pytorch import details
 from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.support.code_names import code_text, python_call_name
+from otel_recfn.support.exceptions import failure
 from otel_recfn.support.foreign import WrappedFunction
-from otel_recfn.support.texts import code_text, failure, python_call_name
 
 SCOPE, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.COMPILATION)
 FRAME, BACKWARD = f"_compile.compile_inner{SUFFIX}", f"backward._backward_impl{SUFFIX}"

@@ -38,11 +38,12 @@ from otel_recfn.pytorch.generation import (
 )
 from otel_recfn.pytorch.training import ThreadTraining, trains_now
 from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.support.code_names import code_text
+from otel_recfn.support.exceptions import failure
 from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
 from otel_recfn.support.interruptions import raised_by_signal_handler
 from otel_recfn.support.logs import log
-from otel_recfn.support.texts import code_text, failure
 
 SCOPE, SOURCE, EVALUATION = (
     int(RecordScope.USER_SCOPE),

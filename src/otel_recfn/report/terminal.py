@@ -10,7 +10,7 @@ from typing import Any
 from otel_recfn.batches.call_tree import CallPath, CallTree
 from otel_recfn.batches.text_tables import lost_line, share_text, time_text
 from otel_recfn.report.finding import Finding
-from otel_recfn.support.texts import visible
+from otel_recfn.support.safe_texts import visible
 
 MAX_PATHS = 40
 BAR_LENGTH = 10

@@ -12,7 +12,7 @@ from otel_recfn.report.flame import table
 from otel_recfn.report.kinds import GPU
 from otel_recfn.report.recording import Recording
 from otel_recfn.report.sentences import device_rows, what_the_gpu_did, what_took_the_time
-from otel_recfn.support.texts import visible
+from otel_recfn.support.safe_texts import visible
 
 MAX_NAMES = 30
 """The maximum number of rows of the table by name."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from otel_recfn.errors import SettingError
 from otel_recfn.model.events import RecordScope
 from otel_recfn.model.python_calls import PythonCalls
-from otel_recfn.support.texts import safe_repr
+from otel_recfn.support.safe_texts import safe_repr
 
 if TYPE_CHECKING:
     from otel_recfn.sinks.protocol import Sink

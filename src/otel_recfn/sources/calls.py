@@ -27,9 +27,9 @@ from otel_recfn.model.events import EventSource
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls, function_paths
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support import forks
+from otel_recfn.support.code_names import python_call_name
 from otel_recfn.support.forks import Order, OwnThread, around_forks, is_own_thread
 from otel_recfn.support.logs import log
-from otel_recfn.support.texts import python_call_name
 
 # --- the names of calls
 

@@ -41,7 +41,7 @@ from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.details import find
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.watched import Unwatched, Watched
-from otel_recfn.support.texts import failure
+from otel_recfn.support.exceptions import failure
 from otel_recfn.tracing.graph import Tracer
 
 __all__ = ["Constant", "Library", "Option", "Recorded", "Watched", "torch_library"]

@@ -49,7 +49,7 @@ from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.forks import OwnThread, at_work, resting
 from otel_recfn.support.interruptions import ignoring_errors
 from otel_recfn.support.logs import GuardedLog
-from otel_recfn.support.texts import (
+from otel_recfn.support.safe_texts import (
     safe_repr,
     safe_request_error,
     safe_text,

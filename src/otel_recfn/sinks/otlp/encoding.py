@@ -46,9 +46,10 @@ from otel_recfn.sinks.spans.mapping import (
     text_attributes,
 )
 from otel_recfn.sinks.spans.provider import AttributeValue
+from otel_recfn.support.exceptions import exception_attributes, stacktrace_attributes
 from otel_recfn.support.processes import LOCAL_RANK, RANK, WORLD_SIZE, number_in_environment
 from otel_recfn.support.span_ids import current_key
-from otel_recfn.support.texts import exception_attributes, stacktrace_attributes, utf8_text
+from otel_recfn.support.texts import utf8_text
 
 Attributes = Mapping[str, AttributeValue]
 SCOPES = 16

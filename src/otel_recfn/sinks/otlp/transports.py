@@ -27,7 +27,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from otel_recfn.support.texts import safe_request_error, safe_text, secrets_of
+from otel_recfn.support.safe_texts import safe_request_error, safe_text, secrets_of
 
 PACKAGE = "opentelemetry.exporter.otlp.proto."
 HTTP, GRPC = "http", "grpc"

@@ -41,14 +41,9 @@ from otel_recfn.sinks.spans.provider import (
 )
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, FOLDED_NS, UNIT_FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace
-from otel_recfn.support.texts import (
-    called_code,
-    element_texts,
-    exception_attributes,
-    stacktrace_attributes,
-    utf8_text,
-    values_by_key,
-)
+from otel_recfn.support.code_names import called_code
+from otel_recfn.support.exceptions import exception_attributes, stacktrace_attributes
+from otel_recfn.support.texts import element_texts, utf8_text, values_by_key
 
 Attributes = dict[str, AttributeValue]
 

@@ -45,9 +45,9 @@ from otel_recfn.batches.stage import SAMPLED
 from otel_recfn.sinks.spans.processor import flattened, without_ours
 from otel_recfn.support.interruptions import ignoring_errors, raised_by_signal_handler
 from otel_recfn.support.logs import GuardedLog
+from otel_recfn.support.safe_texts import safe_exception
 from otel_recfn.support.signal_handlers import calling_out
 from otel_recfn.support.span_log import SCOPE_NAME
-from otel_recfn.support.texts import safe_exception
 from otel_recfn.version import __version__
 
 MAX_ATTRIBUTES = 32

@@ -327,7 +327,7 @@ class SpansSink(Sink):
 
         Never raises.
 
-        From any thread. ``code``: what it is a call of, as a text of ``support/texts.py``; empty if
+        From any thread. ``code``: what it is a call of, by ``support/code_names.py``; empty if
         it is none.
         """
         target = self._resolver.resolve()

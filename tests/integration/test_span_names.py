@@ -91,8 +91,8 @@ def spans_of(net: nn.Module, **settings: Any) -> Sequence[ReadableSpan]:
 def called(spans: Sequence[ReadableSpan]) -> set[tuple[str, Any, Any]]:
     """Of module calls the names, the paths and the classes."""
     columns = ("recfn.module", "recfn.module.class")
-    told = [(span.name, *[span.attributes.get(name) for name in columns]) for span in spans]
-    return {one for one in told if one[2] is not None}
+    calls = [(span.name, *[span.attributes.get(name) for name in columns]) for span in spans]
+    return {one for one in calls if one[2] is not None}
 
 
 @pytest.mark.parametrize("budgets", [{"detail": "all"}, {"detail": "normal"}])

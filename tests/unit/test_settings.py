@@ -62,9 +62,9 @@ def test_the_page_and_the_docstrings_are_what_the_table_gives(generator: Any) ->
 
 
 def test_the_help_of_instrument_has_each_setting() -> None:
-    told = OtelRecordFunctionInstrumentor.instrument.__doc__ or ""
+    docstring = OtelRecordFunctionInstrumentor.instrument.__doc__ or ""
     assert [
-        each.name for each in SETTINGS if f"{each.name}: {each.meaning}. Default: " not in told
+        each.name for each in SETTINGS if f"{each.name}: {each.meaning}. Default: " not in docstring
     ] == []
 
 

@@ -21,13 +21,13 @@ def operators(folder: Path, text: str) -> list[Operator]:
     return read_operators(file)
 
 
-def one(folder: Path, schema: str) -> Operator:
+def read_one(folder: Path, schema: str) -> Operator:
     (operator,) = operators(folder, f"- func: {schema}\n")
     return operator
 
 
 def test_a_schema_in_the_model(tmp_path: Path) -> None:
-    operator = one(
+    operator = read_one(
         tmp_path,
         "mylib::clip_.lo(Tensor(a!) self, int[2]? from=[0,1], *, Scalar? lambda=None) ->"
         " Tensor(a!)",
@@ -52,7 +52,7 @@ def test_the_base_of_a_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "told"),
+    ("text", "line", "message"),
     [
         ("- func: f(Tensor self) -> Tensor\n- func: g(Tensr self) -> Tensor", 2, "Tensr"),
         (
@@ -75,8 +75,8 @@ def test_the_base_of_a_type() -> None:
         ("- func: m::f.a.b(Tensor self) -> Tensor", 1, "no name"),
     ],
 )
-def test_an_error_says_where(tmp_path: Path, text: str, line: int, told: str) -> None:
-    with pytest.raises(SchemaError, match=told) as raised:
+def test_an_error_says_where(tmp_path: Path, text: str, line: int, message: str) -> None:
+    with pytest.raises(SchemaError, match=message) as raised:
         operators(tmp_path, text + "\n")
     assert str(raised.value).startswith(f"{tmp_path / 'ops.yaml'}:{line}")
 
@@ -105,11 +105,13 @@ def test_variants_that_torchgen_makes(tmp_path: Path) -> None:
 def test_rules_of_aten_are_for_aten(tmp_path: Path) -> None:
     for name, facts in {"detach": None, "conv2d": Facts()}.items():
         assert (
-            operator_facts(one(tmp_path, f"{name}(Tensor self) -> Tensor"), namespace_rules("aten"))
+            operator_facts(
+                read_one(tmp_path, f"{name}(Tensor self) -> Tensor"), namespace_rules("aten")
+            )
             == facts
         )
         elsewhere = operator_facts(
-            one(tmp_path, f"mylib::{name}(Tensor self) -> Tensor"), namespace_rules("mylib")
+            read_one(tmp_path, f"mylib::{name}(Tensor self) -> Tensor"), namespace_rules("mylib")
         )
         assert elsewhere is not None
         assert elsewhere.in_place is not None
@@ -120,12 +122,12 @@ def test_rules_of_aten_are_for_aten(tmp_path: Path) -> None:
     ["f(Tensor self, Storage s) -> Tensor", "f(Tensor self) -> int", "f(Tensor self) -> ()"],
 )
 def test_what_cannot_be_traced(tmp_path: Path, schema: str) -> None:
-    operator = one(tmp_path, f"mylib::{schema}")
+    operator = read_one(tmp_path, f"mylib::{schema}")
     assert operator_facts(operator, namespace_rules("mylib")) == Facts()
 
 
 def test_a_factory_into_out(tmp_path: Path) -> None:
-    operator = one(tmp_path, "mylib::ones.out(int n, *, Tensor(a!) to) -> Tensor(a!)")
+    operator = read_one(tmp_path, "mylib::ones.out(int n, *, Tensor(a!) to) -> Tensor(a!)")
     assert operator.written == ("to",)
     facts = operator_facts(operator, namespace_rules("mylib"))
     assert facts is not None

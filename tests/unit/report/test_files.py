@@ -49,8 +49,8 @@ def exported(path: Path) -> Path:
     memory = {"name": "[memory]", "kind": RowKind.MEMORY, "nbytes": 128, "device": "cpu"}
     waits = {"name": "waits", "flags": EventFlag.ASYNC, "end_thread": WORKER_THREAD}
 
-    def row(begin: int, end: int, **told: Any) -> dict[str, Any]:
-        return {"start_ns": base_ns() + begin, "end_ns": base_ns() + end, **told}
+    def row(begin: int, end: int, **columns: Any) -> dict[str, Any]:
+        return {"start_ns": base_ns() + begin, "end_ns": base_ns() + end, **columns}
 
     rows = [
         row(100, 500, event_id=ids[1], parent=ids[0], name="aten::mm", shapes="[[2,3],[3,4]]"),

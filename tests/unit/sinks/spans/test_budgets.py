@@ -168,7 +168,7 @@ def test_many_units_have_the_same_spans_however_they_are_cut(
     units: list[tuple[int, int, bool]], cuts: set[int]
 ) -> None:
     """Units that end one after the other, of one trace, come in one batch or in many."""
-    told = []
+    sent = []
     for edges in (set(), cuts):
         program = Units(Volume(12, 6, 60, per_second=3))
         epoch = program.start("epoch")
@@ -191,9 +191,9 @@ def test_many_units_have_the_same_spans_however_they_are_cut(
             step.end(end_ns)
             rows += below
         program.drained(rows)
-        told.append(Counter((span.name, span.start_time, span.end_time) for span in program.ours()))
+        sent.append(Counter((span.name, span.start_time, span.end_time) for span in program.ours()))
         program.close()
-    assert told[0] == told[1]
+    assert sent[0] == sent[1]
 
 
 def test_first_hundred_then_the_rate() -> None:

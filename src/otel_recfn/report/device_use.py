@@ -57,50 +57,52 @@ class DeviceUse(NamedTuple):
     """
 
 
-def device_use(seen: RecordedRanges) -> DeviceUse:
+def device_use(recorded: RecordedRanges) -> DeviceUse:
     """The use that the processes of a recording make of their devices.
 
     Of calls into a device's runtime only the outermost count.
     """
-    busy = [busy_time(seen, process, WORK) for process in range(len(seen.processes))]
-    use = DeviceUse(busy, *[np.zeros(len(seen), np.int64) for _ in range(3)])
-    is_call = (seen.activity == Activity.RUNTIME) & seen.takes_thread_time
+    busy = [busy_time(recorded, process, WORK) for process in range(len(recorded.processes))]
+    use = DeviceUse(busy, *[np.zeros(len(recorded), np.int64) for _ in range(3)])
+    is_call = (recorded.activity == Activity.RUNTIME) & recorded.takes_thread_time
     calls = np.flatnonzero(is_call)
-    calls = calls[seen.nearest(seen.parent_in_thread[calls], is_call) < 0]
-    copying = seen.outermost((SYNCS | COPIES).__contains__)
-    for process in range(len(seen.processes)):
-        in_process = calls[seen.process[calls] == process]
+    calls = calls[recorded.nearest(recorded.parent_in_thread[calls], is_call) < 0]
+    copying = recorded.outermost((SYNCS | COPIES).__contains__)
+    for process in range(len(recorded.processes)):
+        in_process = calls[recorded.process[calls] == process]
         if len(in_process):
-            _add_calls(use, seen, in_process, busy[process])
+            _add_calls(use, recorded, in_process, busy[process])
         else:
-            _add_operators(use, seen, copying[seen.process[copying] == process], busy[process])
+            _add_operators(
+                use, recorded, copying[recorded.process[copying] == process], busy[process]
+            )
     return use
 
 
-def _add_calls(use: DeviceUse, seen: RecordedRanges, calls: Indices, busy: BusyTime) -> None:
+def _add_calls(use: DeviceUse, recorded: RecordedRanges, calls: Indices, busy: BusyTime) -> None:
     """Add the times of a process' calls into the runtime of its device."""
-    names = [seen.names[path] for path in seen.path[calls].tolist()]
-    columns = DeviceCalls(seen.start_ns[calls], seen.end_ns[calls], names)
+    names = [recorded.names[path] for path in recorded.path[calls].tolist()]
+    columns = DeviceCalls(recorded.start_ns[calls], recorded.end_ns[calls], names)
     use.waited_ns[calls] = waited_times(columns, busy)
     use.first_use_ns[calls] = first_use_times(columns, busy)
-    use.calls_ns[calls] = seen.total_ns[calls]
+    use.calls_ns[calls] = recorded.total_ns[calls]
 
 
 def _add_operators(
-    use: DeviceUse, seen: RecordedRanges, operators: Indices, busy: BusyTime
+    use: DeviceUse, recorded: RecordedRanges, operators: Indices, busy: BusyTime
 ) -> None:
     """Add the times of a process' operators that copy: a trace without the runtime's calls has
     only the operators around these.
     """
-    long = operators[seen.total_ns[operators] >= LONG_LAUNCH_NS]
-    use.waited_ns[long] = busy.time_during(seen.start_ns[long], seen.end_ns[long])
+    long = operators[recorded.total_ns[operators] >= LONG_LAUNCH_NS]
+    use.waited_ns[long] = busy.time_during(recorded.start_ns[long], recorded.end_ns[long])
     use.calls_ns[long] = use.waited_ns[long]
 
 
-def busy_time(seen: RecordedRanges, process: int, activities: Sequence[Activity]) -> BusyTime:
+def busy_time(recorded: RecordedRanges, process: int, activities: Sequence[Activity]) -> BusyTime:
     """The time in which the devices of a process had these activities."""
-    on_device = (seen.process == process) & np.isin(seen.activity, activities)
-    return BusyTime(seen.start_ns[on_device], seen.end_ns[on_device])
+    on_device = (recorded.process == process) & np.isin(recorded.activity, activities)
+    return BusyTime(recorded.start_ns[on_device], recorded.end_ns[on_device])
 
 
 class BusyTime:

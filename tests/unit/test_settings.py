@@ -19,7 +19,7 @@ from otel_recfn import OtelRecordFunctionInstrumentor, PythonCalls, RecordScope,
 from otel_recfn.batches.selection import RECORD_FUNCTIONS
 from otel_recfn.errors import SettingError
 from otel_recfn.model.events import Extra
-from otel_recfn.model.python_calls import ALL_CALLS, together
+from otel_recfn.model.python_calls import ALL_CALLS, common_choice
 from otel_recfn.settings.selecting import select_by_settings
 from otel_recfn.settings.setting import Setting
 from otel_recfn.settings.table import PROFILE_SETTINGS, SETTINGS, ProfileSettings, Settings
@@ -318,6 +318,6 @@ def test_together_captures_ask_for_what_one_of_them_asks_for() -> None:
     first = PythonCalls(
         include=("a", "b"), exclude=("c", "d"), min_duration_ns=5, max_depth=3, c_calls=False
     )
-    assert together([first, first]) == first
-    assert together([first, PythonCalls(c_calls=False)]) == ALL_CALLS == together([])
-    assert together([PythonCalls(call_sites=True), ALL_CALLS]) == PythonCalls(call_sites=True)
+    assert common_choice([first, first]) == first
+    assert common_choice([first, PythonCalls(c_calls=False)]) == ALL_CALLS == common_choice([])
+    assert common_choice([PythonCalls(call_sites=True), ALL_CALLS]) == PythonCalls(call_sites=True)

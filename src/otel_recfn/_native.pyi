@@ -180,7 +180,7 @@ class Stage:
         rows_to_spare: int,
         max_batches: int,
         columns: ColumnDescriptions,
-        batch_of: Callable[[Mapping[str, Any], int, bool], Batch],
+        batch_from_fields: Callable[[Mapping[str, Any], int, bool], Batch],
     ) -> Self: ...
     def _add(
         self, batch: Batch, contexts: NDArray[Any], roots: NDArray[Any], continues: bool, /

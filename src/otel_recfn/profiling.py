@@ -40,7 +40,7 @@ from otel_recfn.session.capture import Capture
 from otel_recfn.session.kept_recording import KeptRecording
 from otel_recfn.session.session import process_session
 from otel_recfn.session.step_schedule import RECORD, RECORD_AND_SAVE, RECORDED, StepSchedule
-from otel_recfn.settings.selecting import selected, with_frames
+from otel_recfn.settings.selecting import select_by_settings, with_frames
 from otel_recfn.settings.table import ProfileSettings
 from otel_recfn.settings.torch_keywords import log_other_activities, refuse_others
 from otel_recfn.sinks.chrome.export import export
@@ -124,7 +124,7 @@ class profile:
         """The schedule's action for the current step; empty if none has begun."""
         self._open_step: AbstractContextManager[Any] | None = None
         log_other_activities(settings.activities)
-        self._selected = selected(settings)
+        self._selected = select_by_settings(settings)
         self._recording = KeptRecording(with_frames(self._selected), self._selected, max_events)
         self._started = False
 

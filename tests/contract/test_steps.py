@@ -26,7 +26,7 @@ from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.session import Session
 from otel_recfn.sources.steps import step
-from otel_recfn.support.texts import called_code
+from otel_recfn.support.code_names import called_code
 
 
 @pytest.fixture
@@ -277,11 +277,11 @@ def test_a_failure_marks_the_span_and_the_range_without_source_code(
         )
         assert (span.attributes or {})["error.type"] == kind
         (event,) = span.events
-        told = dict(event.attributes or {})
+        attributes = dict(event.attributes or {})
         assert (event.name, event.timestamp) == ("exception", span.end_time)
-        assert (told["exception.type"], told["exception.message"]) == (kind, str(error))
-        assert "in fail" in told["exception.stacktrace"]
-        assert "as source code has it" not in told["exception.stacktrace"]
+        assert (attributes["exception.type"], attributes["exception.message"]) == (kind, str(error))
+        assert "in fail" in attributes["exception.stacktrace"]
+        assert "as source code has it" not in attributes["exception.stacktrace"]
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit(), asyncio.CancelledError()])

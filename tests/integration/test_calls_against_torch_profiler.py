@@ -17,7 +17,7 @@ import pytest
 from helpers.trace_files import read_trace
 from otel_recfn import PythonCalls, profile
 from otel_recfn.model.events import EventSource
-from otel_recfn.support.texts import python_call_name
+from otel_recfn.support.code_names import python_call_name
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

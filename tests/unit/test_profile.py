@@ -176,9 +176,9 @@ def test_what_is_lost_is_told_by_the_profile_its_table_and_the_log(
             with record_function("range"):
                 pass
     assert prof.lost == {"event_store.dropped.store_full": 20}
-    told = "Lost, and not in these sums: event_store.dropped.store_full=20\n"
-    assert prof.key_averages().table().endswith(told)
-    assert prof.key_averages()[:1].table().endswith(told)
+    warning = "Lost, and not in these sums: event_store.dropped.store_full=20\n"
+    assert prof.key_averages().table().endswith(warning)
+    assert prof.key_averages()[:1].table().endswith(warning)
     expected = (
         "otel-recfn lost event_store.dropped.store_full=20: more ran than is kept; raise"
         " max_events, or record a shorter time"

@@ -15,7 +15,7 @@ import numpy as np
 
 from otel_recfn.batches.call_paths import Ranges, call_paths, range_sums
 from otel_recfn.batches.call_tree import CallTree
-from otel_recfn.batches.measures import Nesting, nesting, self_times, wait_times
+from otel_recfn.batches.measures import Nesting, find_nesting, self_times, wait_times
 from otel_recfn.batches.module_tree import module_tree
 from otel_recfn.batches.number_sets import equals
 from otel_recfn.errors import SettingError
@@ -42,13 +42,13 @@ def build_tree(batch: Batch, by: By = "name", lost: Mapping[str, int] | None = N
         raise SettingError(
             f"by={by!r} is no way to group a tree; allowed: {', '.join(get_args(By))}"
         )
-    ranges = ranges_of(batch, nesting(batch))
+    ranges = nested_ranges(batch, find_nesting(batch))
     if by == "module":
         return module_tree(batch, ranges, lost)
     return _by_thread(batch, ranges, lost) if by == "thread" else _by_name(batch, ranges, lost)
 
 
-def ranges_of(batch: Batch, nested: Nesting) -> Ranges:
+def nested_ranges(batch: Batch, nested: Nesting) -> Ranges:
     """The ranges of a batch: the parent of each, and its times."""
     rows = np.flatnonzero(equals(batch.kind, RowKind.RANGE))
     position = np.full(len(batch), -1, np.int64)
@@ -66,7 +66,7 @@ def ranges_of(batch: Batch, nested: Nesting) -> Ranges:
 
 def _by_name(batch: Batch, ranges: Ranges, lost: Mapping[str, int] | None) -> CallTree:
     paths = call_paths(ranges.parent, batch.name[ranges.rows].astype(np.int64))
-    sums = range_sums(paths.of_row, len(paths.parent), ranges)
+    sums = range_sums(paths.row_path, len(paths.parent), ranges)
     return CallTree(paths.parent, paths.label, batch.names, sums, lost)
 
 
@@ -80,7 +80,7 @@ def _by_thread(batch: Batch, ranges: Ranges, lost: Mapping[str, int] | None) -> 
     thread_labels = len(batch.names) + np.arange(len(threads))
     labels = np.append(batch.name[ranges.rows].astype(np.int64), thread_labels)
     paths = call_paths(np.append(parent, np.full(len(threads), -1)), labels)
-    sums = range_sums(paths.of_row[: len(thread)], len(paths.parent), ranges)
+    sums = range_sums(paths.row_path[: len(thread)], len(paths.parent), ranges)
     # A thread has the time of the outermost ranges in it.
     outermost = np.flatnonzero((paths.parent >= 0) & (np.take(paths.parent, paths.parent) < 0))
     np.add.at(sums.total_ns, paths.parent[outermost], sums.total_ns[outermost])

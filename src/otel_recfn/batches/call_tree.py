@@ -156,7 +156,7 @@ class CallTree(Sequence[CallPath]):
         """
         if max_depth is not None:
             max_depth = whole_number(max_depth, "max_depth", range(1, 1 << 31))
-        rows = self.displayed(whole_number(row_limit, "row_limit", ROW_LIMITS), max_depth)
+        rows = self.displayed_paths(whole_number(row_limit, "row_limit", ROW_LIMITS), max_depth)
         whole = float(self._sums.total_ns[self._parent < 0].sum()) / 1000
         columns = _columns(whole, bool(self._sums.backward_ns.any()), any(map(waits_mostly, rows)))
         text = render(rows, columns, None, -1)
@@ -165,7 +165,7 @@ class CallTree(Sequence[CallPath]):
             text += f"{hidden} more paths are not shown\n"
         return text + lost_line(self._lost)
 
-    def displayed(self, row_limit: int, max_depth: int | None = None) -> list[CallPath]:
+    def displayed_paths(self, row_limit: int, max_depth: int | None = None) -> list[CallPath]:
         """The paths that a table with this limit of rows shows, in the tree's order."""
         by_time = np.argsort(-self._sums.total_ns, kind="stable").tolist()
         candidates = [

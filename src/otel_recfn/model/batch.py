@@ -327,14 +327,14 @@ def drain_columns(
         opened: what is announced.
         names: what its names index.
     """
-    columns = columns_of(rows, memoryview(rows["kind"]).nbytes)
+    columns = make_columns(rows, memoryview(rows["kind"]).nbytes)
     opened_columns = {
         name: np.frombuffer(opened[name], COLUMN_TYPES[name]) for name in OPENED_COLUMNS
     }
     return columns | {"opened": OpenedColumns(opened_columns, names)}
 
 
-def columns_of(filled: Mapping[str, Any], count: int) -> dict[str, Any]:
+def make_columns(filled: Mapping[str, Any], count: int) -> dict[str, Any]:
     """An array for each column of a Batch of so many rows; columns whose bytes aren't given are
     empty.
     """

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.number_sets import Indices
-from otel_recfn.report.labels import short
+from otel_recfn.report.labels import shorten
 from otel_recfn.report.python_lines import main_line
 from otel_recfn.report.recording import Recording
 
@@ -54,7 +54,7 @@ class Finding(NamedTuple):
 
 
 def finding_about(
-    seen: Recording,
+    recording: Recording,
     ranges: Indices,
     times: Amounts,
     *,
@@ -68,7 +68,7 @@ def finding_about(
     """The finding about these ranges, or None if they took too little time.
 
     Args:
-        seen: the recording of one process.
+        recording: the recording of one process.
         ranges: the ranges that take the time.
         times: the time that each of them takes.
         rule: the word for the finding's kind.
@@ -78,41 +78,41 @@ def finding_about(
         share: the share of the time that it takes; None: the share that the times have of the run.
         serious: whether a change is worth the work; None: it is for a large share.
     """
-    share = seen.share(ranges, times) if share is None else share
+    share = recording.share(ranges, times) if share is None else share
     if share < MIN_SHARE:
         return None
     if rule not in GPU_RULES:
-        text += _busy_meanwhile(seen, ranges)
-    main = seen.main_path(ranges, times)
-    anchor = seen.names_in(main)
-    on_main_path = seen.path[ranges] == main
+        text += _busy_meanwhile(recording, ranges)
+    main = recording.main_path(ranges, times)
+    anchor = recording.names_in(main)
+    on_main_path = recording.path[ranges] == main
     return Finding(
         title=title,
-        text=text.replace("{most}", " in ".join(map(short, reversed(anchor[-2:])))),
+        text=text.replace("{most}", " in ".join(map(shorten, reversed(anchor[-2:])))),
         share=share,
         next_step=next_step,
         anchor=anchor,
         serious=share >= SERIOUS_SHARE if serious is None else serious,
-        code=short(main_line(seen, ranges[on_main_path], times[on_main_path])),
+        code=shorten(main_line(recording, ranges[on_main_path], times[on_main_path])),
         rule=rule,
     )
 
 
-def busy_share(seen: Recording) -> float:
+def busy_share(recording: Recording) -> float:
     """The share of the run, from its first begin to its last end, in which the GPU was busy."""
-    return seen.device_use.busy[0].total_ns / seen.length_ns(0)
+    return recording.device_use.busy[0].total_ns / recording.length_ns(0)
 
 
-def _busy_meanwhile(seen: Recording, ranges: Indices) -> str:
+def _busy_meanwhile(recording: Recording, ranges: Indices) -> str:
     """The sentence that says how busy the GPU was while these ranges ran; empty without a GPU."""
-    busy = seen.device_use.busy[0]
+    busy = recording.device_use.busy[0]
     if not busy.total_ns:
         return ""
-    ns = busy.during(seen.start_ns[ranges], seen.end_ns[ranges]).sum()
-    meanwhile = ns / max(seen.total_ns[ranges].sum(), 1)
+    ns = busy.time_during(recording.start_ns[ranges], recording.end_ns[ranges]).sum()
+    meanwhile = ns / max(recording.total_ns[ranges].sum(), 1)
     # A run is no shorter than the work of its GPU. So a change of what the CPU does can save at
     # most the time in which the GPU is idle.
-    idle = 1 - busy_share(seen)
+    idle = 1 - busy_share(recording)
     return (
         f" Meanwhile the GPU was busy for {meanwhile:.0%} of the time. It was idle for {idle:.0%}"
         " of the run, and no more can be saved."

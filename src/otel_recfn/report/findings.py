@@ -51,9 +51,9 @@ def _worst_finding(rule: Rule, recordings: Sequence[Recording]) -> Finding | Non
     in how many of them the rule has a finding.
     """
     found = [
-        finding._replace(process=seen.processes[0].label)
-        for seen in recordings
-        if (finding := rule(seen)) is not None
+        finding._replace(process=recording.processes[0].label)
+        for recording in recordings
+        if (finding := rule(recording)) is not None
     ]
     worst = max(found, key=lambda each: each.share, default=None)
     if worst is None or len(recordings) == 1:

@@ -11,7 +11,7 @@ from otel_recfn.batches.call_paths import Amounts, PathSums, Ranges, range_sums
 from otel_recfn.batches.number_sets import Indices, nearest
 from otel_recfn.model.events import INT64
 from otel_recfn.report.activities import WORK, Activity
-from otel_recfn.report.columns import joined
+from otel_recfn.report.columns import join_columns
 from otel_recfn.report.kinds import GPU
 from otel_recfn.report.nesting import Mask, Numbers
 from otel_recfn.report.paths import recorded_paths
@@ -40,7 +40,7 @@ class RecordedRanges:
 
     def __init__(self, processes: Sequence[Process]) -> None:
         self.processes = processes
-        columns = joined(processes)
+        columns = join_columns(processes)
         self.lanes = columns.lanes
         self.spans = columns.spans
 
@@ -66,7 +66,7 @@ class RecordedRanges:
         self.labels = found.labels
         self.paths = found.paths
         self.path_kind = found.kind
-        self.path = found.paths.of_row[: len(self)]
+        self.path = found.paths.row_path[: len(self)]
         self.names = [self.labels[label] for label in self.paths.label.tolist()]
 
     def __len__(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from otel_recfn.batches.call_tree import CallPath, CallTree
 from otel_recfn.batches.text_tables import lost_line, share_text, time_text
 from otel_recfn.report.finding import Finding
-from otel_recfn.support.texts import visible
+from otel_recfn.support.safe_texts import visible
 
 MAX_PATHS = 40
 BAR_LENGTH = 10
@@ -26,7 +26,7 @@ def tree_with_bars(tree: CallTree, found: Sequence[Finding], lost: Mapping[str, 
     width of the terminal.
     """
     width = shutil.get_terminal_size().columns
-    rows = tree.displayed(MAX_PATHS)
+    rows = tree.displayed_paths(MAX_PATHS)
     whole = sum(row.cpu_time_total for row in tree if len(row.path) == 1)
     lines = [
         f"{'!' if finding.serious else '-'} {finding.headline}: {finding.text}" for finding in found

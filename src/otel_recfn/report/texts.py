@@ -12,7 +12,7 @@ from otel_recfn.report.flame import table
 from otel_recfn.report.kinds import GPU
 from otel_recfn.report.recording import Recording
 from otel_recfn.report.sentences import device_rows, what_the_gpu_did, what_took_the_time
-from otel_recfn.support.texts import visible
+from otel_recfn.support.safe_texts import visible
 
 MAX_NAMES = 30
 """The maximum number of rows of the table by name."""
@@ -25,7 +25,7 @@ SHARE_MEANING = (
 
 
 def markdown(
-    title: str, seen: Recording, found: Sequence[Finding], notes: Sequence[str] = ()
+    title: str, recording: Recording, found: Sequence[Finding], notes: Sequence[str] = ()
 ) -> str:
     """The report as Markdown: notes, findings, what took the time, and the names with most time
     for themselves.
@@ -34,10 +34,10 @@ def markdown(
     lines = [f"# {_escaped(title)}", ""]
     lines += [f"{_escaped(note)}\n" for note in notes]
     lines += ["## Look at this first", "", *(findings or ["Nothing stands out."])]
-    lines += ["", "## What took the time", "", *_items(what_took_the_time(seen))]
-    if gpu_sentences := what_the_gpu_did(seen):
+    lines += ["", "## What took the time", "", *_items(what_took_the_time(recording))]
+    if gpu_sentences := what_the_gpu_did(recording):
         lines += ["", "## What the GPU did", "", *_items(gpu_sentences)]
-    lines += ["", "## By name", "", *_table_by_name(seen)]
+    lines += ["", "## By name", "", *_table_by_name(recording)]
     return visible("\n".join(lines) + "\n")
 
 
@@ -45,9 +45,9 @@ def _items(sentences: Sequence[str]) -> list[str]:
     return [f"- {_escaped(sentence)}" for sentence in sentences]
 
 
-def _table_by_name(seen: Recording) -> list[str]:
+def _table_by_name(recording: Recording) -> list[str]:
     """The lines of the table with the names that have most time for themselves."""
-    by_name = _names_with_times(seen)
+    by_name = _names_with_times(recording)
     lines = [f"Self is the time without what ran inside, Self % {SHARE_MEANING}.", ""]
     lines += ["| Name | Self % | Self | Total | Count |", "|---|---:|---:|---:|---:|"]
     lines += [_name_row(row) for row in by_name[:MAX_NAMES]]
@@ -57,17 +57,17 @@ def _table_by_name(seen: Recording) -> list[str]:
 
 
 def as_json(
-    title: str, seen: Recording, found: Sequence[Finding], notes: Sequence[str] = ()
+    title: str, recording: Recording, found: Sequence[Finding], notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The report as data of types that JSON has; times are in microseconds."""
     return {
         "title": title,
         "notes": list(notes),
-        "processes": [process.label for process in seen.processes],
+        "processes": [process.label for process in recording.processes],
         "findings": [{**finding._asdict(), "anchor": list(finding.anchor)} for finding in found],
-        "what_took_the_time": what_took_the_time(seen),
-        "gpu": device_rows(seen),
-        "by_name": _names_with_times(seen),
+        "what_took_the_time": what_took_the_time(recording),
+        "gpu": device_rows(recording),
+        "by_name": _names_with_times(recording),
     }
 
 
@@ -102,8 +102,8 @@ def _code(name: str) -> str:
     return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
 
 
-def _names_with_times(seen: Recording) -> list[dict[str, Any]]:
-    names_table = table(seen)
+def _names_with_times(recording: Recording) -> list[dict[str, Any]]:
+    names_table = table(recording)
     columns = [names_table[name] for name in ("names", "count", "total", "self", "shared", "kind")]
     return [
         {

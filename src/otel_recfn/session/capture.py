@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from otel_recfn.batches.selection import Selected, Selection, traced_calls
 from otel_recfn.model.batch import Batch, OpenCalls
-from otel_recfn.model.counters import balanced
+from otel_recfn.model.counters import balanced_counters
 from otel_recfn.model.events import EventSource
 from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.session.deadlines import seconds_to
@@ -227,7 +227,7 @@ class Capture:
         for one in self.sinks:
             sinks |= one.counters(self.rows)
         now = self.recorder_at_end or recorder
-        return balanced(self.rows, now.since(self.recorder_at_begin or now), sinks)
+        return balanced_counters(self.rows, now.since(self.recorder_at_begin or now), sinks)
 
     def after_fork_in_child(self) -> None:
         """Continue with the sinks that are fit for a forked child; counts begin anew."""

@@ -15,7 +15,7 @@ from functools import partial
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, Extra
-from otel_recfn.model.python_calls import together
+from otel_recfn.model.python_calls import common_choice
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.sources.protocol import Wanted
@@ -148,7 +148,7 @@ class Captures:
             sources=sources,
             profilers=any(selected.profiler is not None for selected in selections),
             exposed=exposed[-1] if exposed else None,
-            calls=together(
+            calls=common_choice(
                 [
                     selected.calls
                     for selected in selections

@@ -17,8 +17,8 @@ from otel_recfn.session.deadlines import seconds_to
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.support.interruptions import ignoring_errors, raised_by_signal_handler
 from otel_recfn.support.logs import log
+from otel_recfn.support.safe_texts import safe_exception, safe_repr
 from otel_recfn.support.signal_handlers import calling_out
-from otel_recfn.support.texts import safe_exception, safe_repr
 
 
 class GuardedSink:

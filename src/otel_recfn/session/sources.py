@@ -72,7 +72,7 @@ class Sources:
         return sorted(
             {
                 switch.source.needs
-                for switch in self._wanted(asked)
+                for switch in self._wanted_switches(asked)
                 if switch.source.needs is not None
             }
         )
@@ -82,7 +82,7 @@ class Sources:
 
         May take seconds.
         """
-        for switch in self._wanted(asked):
+        for switch in self._wanted_switches(asked):
             if switch.source.needs == module:
                 switch.prepared = bool(self._guarded(switch, switch.source.prepare))
 
@@ -106,7 +106,7 @@ class Sources:
             if switch.enabled_with is not None and switch.source.check is not None:
                 self._guarded(switch, partial(switch.source.check, last=last))
 
-    def _wanted(self, asked: frozenset[EventSource]) -> list[_Switch]:
+    def _wanted_switches(self, asked: frozenset[EventSource]) -> list[_Switch]:
         return [switch for switch in self._switches if switch.is_wanted(asked)]
 
     def _guarded(self, switch: _Switch, call: Callable[[], Any]) -> Any:

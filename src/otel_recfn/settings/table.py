@@ -18,8 +18,8 @@ from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, PROFILE_BUFFER_BYTES
 from otel_recfn.settings import values
-from otel_recfn.settings.checking import checked, contradiction_in, read_variables
-from otel_recfn.settings.setting import setting, settings_of
+from otel_recfn.settings.checking import check_keywords, contradiction_in, read_variables
+from otel_recfn.settings.setting import field_settings, setting
 
 if TYPE_CHECKING:
     from otel_recfn.model.events import RecordScope
@@ -189,7 +189,7 @@ class Settings:
             SettingError: a keyword isn't allowed.
         """
         variables = os.environ if environment is None else environment
-        found = read_variables(SETTINGS, variables).values | checked(SETTINGS, keywords)
+        found = read_variables(SETTINGS, variables).values | check_keywords(SETTINGS, keywords)
         if contradiction := contradiction_in(keywords):
             raise SettingError(contradiction.message)
         budgets = values.DETAILS[found.get("detail", "normal")]
@@ -272,11 +272,11 @@ class ProfileSettings:
         Raises:
             SettingError: one isn't allowed.
         """
-        found = checked(PROFILE_SETTINGS, keywords)
+        found = check_keywords(PROFILE_SETTINGS, keywords)
         if found.get("with_modules") is not None:
             found["modules"] = found["with_modules"]
         return cls(**found)
 
 
-SETTINGS = settings_of(Settings)
-PROFILE_SETTINGS = settings_of(ProfileSettings, environment=False)
+SETTINGS = field_settings(Settings)
+PROFILE_SETTINGS = field_settings(ProfileSettings, environment=False)

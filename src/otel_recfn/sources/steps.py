@@ -48,10 +48,10 @@ from otel_recfn.model.events import (
 )
 from otel_recfn.model.generation import Generation
 from otel_recfn.recording.ranges import is_kind, maker, wrap
+from otel_recfn.support.exceptions import exception_attributes, failure, stacktrace_attributes
 from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
 from otel_recfn.support.interruptions import raised_by_signal_handler
 from otel_recfn.support.logs import log
-from otel_recfn.support.texts import exception_attributes, failure, stacktrace_attributes
 
 F = TypeVar("F", bound=Callable[..., Any])
 

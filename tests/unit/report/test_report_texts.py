@@ -120,12 +120,12 @@ def test_markdown_says_where_nothing_stands_out() -> None:
 
 
 def test_json_has_the_same() -> None:
-    told = json.loads(Report([trained()]).text("json"))
-    assert told["processes"] == ["here"]
+    data = json.loads(Report([trained()]).text("json"))
+    assert data["processes"] == ["here"]
     times = {"total_us": 40_000.0, "self_us": 40_000.0, "self_share": pytest.approx(40 / 100.3)}
-    assert told["by_name"][0] == {"name": "aten::mm", "count": 1, **times}
-    assert sum(row["self_us"] for row in told["by_name"]) == 100_300
-    assert told["what_took_the_time"] == what_took_the_time(Recording([trained()]))
+    assert data["by_name"][0] == {"name": "aten::mm", "count": 1, **times}
+    assert sum(row["self_us"] for row in data["by_name"]) == 100_300
+    assert data["what_took_the_time"] == what_took_the_time(Recording([trained()]))
 
 
 @pytest.mark.parametrize(("encoding", "block"), [("utf-8", "█"), ("ascii", "#")])

@@ -53,11 +53,11 @@ constexpr auto fields_of(const Counters*) {
 }
 
 RecordType drained_type;
-RecordTypeOf<ThreadRow> thread_type;
-RecordTypeOf<ContextRow> context_type;
-RecordTypeOf<TrainingStep> step_type;
-RecordTypeOf<ThreadMoment> moment_type;
-RecordTypeOf<Counters> counters_type;
+RowRecordType<ThreadRow> thread_type;
+RowRecordType<ContextRow> context_type;
+RowRecordType<TrainingStep> step_type;
+RowRecordType<ThreadMoment> moment_type;
+RowRecordType<Counters> counters_type;
 
 // Ranges of an earlier recording are nobody's parents from here on.
 void begin_recording() {
@@ -145,7 +145,7 @@ uint64_t enclosing_range(const ThreadBuffer* buffer) {
 
 PyObject* moment(PyObject*, PyObject*) {
   const Moment now = drain().now();
-  return moment_type.of(
+  return moment_type.make(
       {now.ticks, now.monotonic_ns, now.unix_ns, enclosing_range(registry().existing())});
 }
 
@@ -221,7 +221,7 @@ PyObject* column_dict(std::vector<OwnedColumn>& columns) {
 }
 
 PyObject* context_record(const Context& context) {
-  return context_type.of({context.trace_high, context.trace_low, context.span_id, context.flags});
+  return context_type.make({context.trace_high, context.trace_low, context.span_id, context.flags});
 }
 
 // The names of what drained_record gives, in its order.
@@ -242,11 +242,11 @@ PyObject* drained_record(const Drained& drained) {
   Reference contexts(threads ? list_of(drained.contexts, context_record) : nullptr);
   Reference steps(contexts ? step_type.list(drained.steps) : nullptr);
   if (!steps) return nullptr;
-  return drained_type.of(std::move(rows), std::move(opened),
-                         Reference(PyLong_FromUnsignedLongLong(drained.epoch)),
-                         std::move(new_names), std::move(threads), std::move(contexts),
-                         Reference(PyLong_FromSize_t(drained.closed)),
-                         Reference(PyLong_FromLongLong(drained.clock_jump_ns)), std::move(steps));
+  return drained_type.make(std::move(rows), std::move(opened),
+                           Reference(PyLong_FromUnsignedLongLong(drained.epoch)),
+                           std::move(new_names), std::move(threads), std::move(contexts),
+                           Reference(PyLong_FromSize_t(drained.closed)),
+                           Reference(PyLong_FromLongLong(drained.clock_jump_ns)), std::move(steps));
 }
 
 PyObject* run_drain(PyObject*, PyObject* args, PyObject* keywords) {
@@ -323,7 +323,7 @@ PyObject* wake(PyObject*, PyObject*) {
 
 PyObject* counters(PyObject*, PyObject*) {
   const NotRecorded lost = registry().not_recorded();
-  return counters_type.of(
+  return counters_type.make(
       {lost.dropped, globals().remote_ends.lost(), drain().discarded(), lost.unsampled});
 }
 

@@ -204,7 +204,7 @@ class Folding:
         unseen = []
         for unit in self._stage.unended():
             objects = self._objects[unit.unit]
-            end = self._spans.end_of(*objects.key)
+            end = self._spans.span_end(*objects.key)
             if end is not None:
                 now_ns = time.time_ns()
                 self._stage.end_span(

@@ -27,7 +27,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
 from otel_recfn.batches.number_sets import Indices, begin_offsets, indices_in
-from otel_recfn.batches.span_names import PREFIX, called, display_name, prefill_name
+from otel_recfn.batches.span_names import PREFIX, display_name, module_call_name, prefill_name
 from otel_recfn.batches.stage import SAMPLED, Decided, SpanPlan, records
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE, EACH_KEY, Column
@@ -41,14 +41,9 @@ from otel_recfn.sinks.spans.provider import (
 )
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, FOLDED_NS, UNIT_FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTrace
-from otel_recfn.support.texts import (
-    called_code,
-    element_texts,
-    exception_attributes,
-    stacktrace_attributes,
-    utf8_text,
-    values_by_key,
-)
+from otel_recfn.support.code_names import called_code
+from otel_recfn.support.exceptions import exception_attributes, stacktrace_attributes
+from otel_recfn.support.texts import element_texts, utf8_text, values_by_key
 
 Attributes = dict[str, AttributeValue]
 
@@ -295,7 +290,7 @@ class SpanMapper:
             )
             text = _display_name(decided, row.name)
             if row.module and short:
-                text = called(decided.names[row.module], text)
+                text = module_call_name(decided.names[row.module], text)
             text = prefill_name(text) if PHASE in attributes and short else text
             text = utf8_text(text + SUFFIX)
             context = _sibling_context(unit_parent, row.span_id)

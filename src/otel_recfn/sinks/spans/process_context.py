@@ -151,7 +151,7 @@ class ProgramSpans:
         """The span; None if it isn't remembered."""
         return self._spans.get((trace_id, span_id))
 
-    def end_of(self, trace_id: int, span_id: int) -> SpanEnd | None:
+    def span_end(self, trace_id: int, span_id: int) -> SpanEnd | None:
         """The end of the span; None if it hasn't ended, or isn't remembered."""
         span = self._spans.get((trace_id, span_id))
         if span is None or span.end_time is None:

@@ -45,9 +45,9 @@ from otel_recfn.batches.stage import SAMPLED
 from otel_recfn.sinks.spans.processor import flattened, without_ours
 from otel_recfn.support.interruptions import ignoring_errors, raised_by_signal_handler
 from otel_recfn.support.logs import GuardedLog
+from otel_recfn.support.safe_texts import safe_exception
 from otel_recfn.support.signal_handlers import calling_out
 from otel_recfn.support.span_log import SCOPE_NAME
-from otel_recfn.support.texts import safe_exception
 from otel_recfn.version import __version__
 
 MAX_ATTRIBUTES = 32
@@ -63,10 +63,10 @@ class AppliedLimits:
 
     def __init__(self, limits: SpanLimits) -> None:
         self._limits = limits
-        of_span = _unbound(limits.max_span_attributes, limits.max_span_attribute_length)
-        of_event = _unbound(limits.max_event_attributes, limits.max_attribute_length)
+        spans_unbound = _unbound(limits.max_span_attributes, limits.max_span_attribute_length)
+        events_unbound = _unbound(limits.max_event_attributes, limits.max_attribute_length)
         self.has_events, self.has_links = limits.max_events != 0, limits.max_links != 0
-        self.unbound = of_span and of_event and self.has_events and self.has_links
+        self.unbound = spans_unbound and events_unbound and self.has_events and self.has_links
         """Whether nothing of a span is cut."""
 
     def span_attributes(self, attributes: Attributes) -> Attributes:

@@ -45,7 +45,7 @@ from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.forks import OwnThread, at_work, current_own_thread, resting
 from otel_recfn.support.interruptions import ignoring_errors
 from otel_recfn.support.logs import log
-from otel_recfn.support.texts import safe_exception
+from otel_recfn.support.safe_texts import safe_exception
 
 MAX_BYTES = 64 << 20
 """The most bytes of units that wait."""

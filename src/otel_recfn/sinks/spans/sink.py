@@ -177,7 +177,7 @@ class SpansSink(Sink):
         """Add a batch to its units; as the process ends, what there is no time for is dropped."""
         remaining, continues = len(batch), False
         try:
-            for part in self._parts_of(batch) if self._has_time() else ():
+            for part in self._cut(batch) if self._has_time() else ():
                 self._add(part, continues)
                 remaining, continues = remaining - len(part), True
                 if not self._has_time():
@@ -188,12 +188,12 @@ class SpansSink(Sink):
             self._sender.count(recorded=remaining - len(batch), error=remaining - len(batch))
             raise
 
-    def _parts_of(self, batch: Batch) -> Iterable[Batch]:
+    def _cut(self, batch: Batch) -> Iterable[Batch]:
         # A part costs an order by time and copies of all columns, each of which waits for the GIL
         # beside a thread that computes in Python. So batches are cut only where one may take long:
         # a sampler is asked for each root, and may wait for a network; and an exit has a deadline.
         if self._process_ends or _begins_roots(batch):
-            return self._parts.of(batch)
+            return self._parts.cut(batch)
         return (batch,)
 
     @property
@@ -301,11 +301,11 @@ class SpansSink(Sink):
         target = self._resolver.resolve()
         if target is None:
             return None
-        first = self._roots.known_first_of(root)
+        first = self._roots.known_first_range(root)
         if first is None:
             first = trace_start(root).first
             # The sink may have put that range into another one's trace.
-            first = self._roots.first_of(root, self._roots.known_first_of(first) or first)
+            first = self._roots.first_range(root, self._roots.known_first_range(first) or first)
 
         def start() -> RootStart | None:
             begin = trace_start(root)
@@ -327,15 +327,15 @@ class SpansSink(Sink):
 
         Never raises.
 
-        From any thread. ``code``: what it is a call of, as a text of ``support/texts.py``; empty if
+        From any thread. ``code``: what it is a call of, by ``support/code_names.py``; empty if
         it is none.
         """
         target = self._resolver.resolve()
         if target is None:
             return None
-        of_range = base_attributes(RecordScope.USER_SCOPE, calling_thread())
+        range_attributes = base_attributes(RecordScope.USER_SCOPE, calling_thread())
         attributes = {
-            **of_range,
+            **range_attributes,
             "recfn.step.number": number,
             **(code_attributes(code) if code else {}),
         }

@@ -145,13 +145,13 @@ def test_a_span_that_ended_is_remembered_as_it_was_then_and_not_kept_alive() -> 
     span = tracer_heard_by(spans).start_span("request")
     ids = span.get_span_context().trace_id, span.get_span_context().span_id
     spans.saw(*ids, span)
-    assert spans.end_of(*ids) is None
+    assert spans.span_end(*ids) is None
     span.end()
     living = weakref.ref(span)
     del span
     gc.collect()
     assert living() is None
-    end = spans.end_of(*ids)
+    end = spans.span_end(*ids)
     assert end is not None
     assert end.name == "request"
 

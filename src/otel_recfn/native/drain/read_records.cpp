@@ -251,7 +251,8 @@ inline uint64_t Drain::handle_of(uint64_t event_id) {
 // What every begin and point has in common. The row is as it was made.
 [[gnu::always_inline]] inline void Drain::fill(const Thread& thread, FullRow& row, uint64_t head,
                                                const BeginInfo& one) {
-  row.optional_fields = thread.pending;
+  // Else all of it would be copied, which is more than the rest of the row.
+  if (thread.pending) row.optional_fields = thread.pending;
   row.event_id = one.event_id;
   row.handle = handle_of(one.event_id);
   row.name = thread.dictionary[slot_of(head)];
@@ -275,10 +276,10 @@ void Drain::begun(Thread& thread) {
   thread.pending.reset();
 }
 
-// Of a compilation, as PyTorch announces it itself.
+// Of a compilation, as PyTorch announces it itself; asked for ranges of the user scope.
 bool Drain::is_phase(const Row& row) const {
   constexpr std::string_view suffix = " (dynamo_timed)";
-  if (row.scope != kUserScope || row.source != kTorchSource) return false;
+  if (row.source != kTorchSource) return false;
   const std::string_view name = names_.text(row.name);
   return name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
 }
@@ -291,7 +292,8 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t position) {
   OpenRange& range = thread.open.emplace_back(thread.ordinal + 1, one.event_id);
   FullRow& row = range.row;
   fill(thread, row, head, one);
-  range.compiles = one.in_compilation || row.source == kCompilationSource || is_phase(row);
+  range.compiles = one.in_compilation || row.source == kCompilationSource ||
+                   (row.scope == kUserScope && is_phase(row));
   // But for ranges of PyTorch's phases, and of the program's: it runs them to compile.
   if (one.in_compilation && (row.scope != kUserScope || row.source == kModuleSource)) {
     row.flags |= kInCompilation;

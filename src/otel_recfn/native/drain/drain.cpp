@@ -73,7 +73,7 @@ Drained Drain::run(bool close_open, bool open_ranges, bool end_steps, const Idle
 
 std::optional<NamedTraceStart> Drain::trace_of(uint64_t event_id, const IdleLimits& idle_limits) {
   idle_limits_ = idle_limits;
-  const Thread* thread = nullptr;
+  Thread* thread = nullptr;
   try {
     thread = read_now(event_id >> kOrdinalBits);
   } catch (...) {
@@ -90,7 +90,7 @@ std::optional<NamedTraceStart> Drain::trace_of(uint64_t event_id, const IdleLimi
 
 // Reads what the thread with that number has recorded, as a run does, unless too many rows wait for
 // a run. Null if there is no such thread.
-const Drain::Thread* Drain::read_now(uint64_t number) {
+Drain::Thread* Drain::read_now(uint64_t number) {
   const bool reads = clock_ && out_.rows.size() < kMostReadBetweenRuns;
   if (reads) collect_remote_ends();
   // After the ends, so that who ended a range is known; before a thread is found, since it moves
@@ -209,7 +209,8 @@ void Drain::drop_open() {
   remote_.clear();
   for (Thread& thread : threads_) {
     const auto has_begun = [&thread](const OpenRange& open) {
-      return open.ordinal <= thread.ordinal;  // else its begin failed, and is read again
+      // Else its begin failed, and is read again.
+      return open.row.event_id <= make_event_id(thread.buffer->number, thread.ordinal);
     };
     const auto lost = std::count_if(thread.open.begin(), thread.open.end(), has_begun);
     count_discarded(static_cast<size_t>(lost));

@@ -80,10 +80,10 @@ class Drain {
 
  private:
   struct OpenRange {
-    OpenRange(uint64_t its_ordinal, uint64_t its_key) : ordinal(its_ordinal), key(its_key) {}
+    OpenRange() {}  // written for the reason that FullRow's is
 
     FullRow row;
-    uint64_t ordinal, key;
+    uint64_t key = 0;           // by which another thread ends it
     bool compiles = false;      // it is a compilation, or lies in one
     bool is_outermost = false;  // for training steps: it lies in no range but traced calls
     uint32_t step_context = 0;
@@ -96,16 +96,8 @@ class Drain {
   };
   // A range that another thread has ended, which begins may still name as their parent.
   struct ClosedRemotely {
-    uint64_t ordinal;
+    uint64_t event_id;
     Parents parents;
-  };
-  // The begin or point that is read now.
-  struct BeginInfo {
-    uint64_t ticks, event_id;
-    int64_t start_ns, offset_ns;
-    Parents parents;
-    bool in_compilation, is_outermost;
-    bool parent_elsewhere;  // as kParentElsewhere
   };
   static constexpr uint32_t kUnlisted = UINT32_MAX;
   struct Thread {
@@ -137,7 +129,7 @@ class Drain {
 
   // drain.cpp: a run, and the tables that rows index.
   void read(bool close_open, bool end_steps);
-  const Thread* read_now(uint64_t number);
+  Thread* read_now(uint64_t number);
   Drained take();
   void drop_read(size_t closed);
   void begin_clock();
@@ -164,14 +156,16 @@ class Drain {
   void read_number(Thread& thread, uint64_t head, uint64_t number);
   void read_context(Thread& thread, uint64_t position);
   void read_shapes(Thread& thread, uint64_t position, uint32_t count);
-  void read_begin(Thread& thread, uint64_t head, uint64_t position);
+  void read_begin(Thread& thread, uint64_t head, uint64_t ticks, uint64_t position);
   void read_point(Thread& thread, uint64_t head, uint64_t position);
   void read_end(Thread& thread, uint64_t head, uint64_t ticks);
   bool is_from_earlier(Thread& thread, uint64_t ticks);
-  BeginInfo begin_info(Thread& thread, uint64_t head, uint64_t ticks);
-  void fill(const Thread& thread, FullRow& row, uint64_t head, const BeginInfo& one);
+  void fill(const Thread& thread, FullRow& row, uint64_t head, uint64_t ticks);
+  const OpenRange* fill_parents(Thread& thread, FullRow& row, uint64_t head, uint64_t ticks,
+                                const OpenRange* end) const;
   uint64_t handle_of(uint64_t event_id);
   bool is_phase(const Row& row) const;
+  void note_compilation(OpenRange& range, bool in_compilation) const;
   void number_enclosing_range(Thread& thread) const;
   Work work_of(const Thread& thread, const Row& row) const;
   void note_training(Thread& thread, OpenRange& range, uint64_t position);
@@ -179,11 +173,10 @@ class Drain {
   static void begun(Thread& thread);
 
   // open_ranges.cpp
-  static const OpenRange* find_open(const Thread& thread, uint64_t event_id);
-  static const OpenRange* innermost(const Thread& thread);
-  static const OpenRange* find_enclosing_range(const Thread& thread, bool base);
-  static Parents recorded_parents(const Thread& thread, bool base, uint64_t event_id);
-  static std::optional<Parents> parents_in_named(const Thread& thread);
+  static OpenRange* find_open(Thread& thread, uint64_t event_id);
+  static const OpenRange* innermost(const Thread& thread, const OpenRange* end);
+  static Parents recorded_parents(Thread& thread, bool base, uint64_t event_id);
+  static std::optional<Parents> parents_in_named(Thread& thread);
   uint64_t innermost_call(const Thread& thread) const;
   void note_end(FullRow& row, uint64_t ticks) const;
   static void end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread);

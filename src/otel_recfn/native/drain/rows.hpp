@@ -158,11 +158,7 @@ class Rows {
   void reserve(size_t rows) { usual_.reserve(rows); }
 
   void add(const FullRow& row) {
-    if (row.optional_fields || !optional_columns_.empty()) {
-      optional_columns_.reserve(usual_.capacity());
-      optional_columns_.fill_up(usual_.size());
-      optional_columns_.add(row.optional_fields.value_or(OptionalFields{}));
-    }
+    if (row.optional_fields || !optional_columns_.empty()) add_optional(row);
     usual_.add(row);
   }
 
@@ -177,6 +173,12 @@ class Rows {
   }
 
  private:
+  [[gnu::noinline]] void add_optional(const FullRow& row) {
+    optional_columns_.reserve(usual_.capacity());
+    optional_columns_.fill_up(usual_.size());
+    optional_columns_.add(row.optional_fields.value_or(OptionalFields{}));
+  }
+
   RowsInColumns<UsualColumns> usual_;
   RowsInColumns<OptionalColumns>
       optional_columns_;  // as many, or none where no row has anything in it

@@ -76,6 +76,8 @@ class Drained(NamedTuple):
     clock_jump_ns: int
     """The nanoseconds by which the wall clock was set, if by over a second."""
     steps: list[TrainingStep]
+    unfinished_steps: list[TrainingStep]
+    """With copies of open ranges: copies of the steps that go on, as if they were over."""
 
 class Moment(NamedTuple):
     """A moment by all clocks, in a thread."""

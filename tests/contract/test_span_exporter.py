@@ -128,6 +128,28 @@ def test_a_program_without_a_provider(exported: Exported, monkeypatch: pytest.Mo
     )
 
 
+def test_a_step_lies_in_the_launchers_span(
+    exported: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEPARENT", f"00-{0xABC:032x}-{0xDEF:016x}-01")
+    exported.instrument()
+    train()
+
+    def child() -> None:
+        with step("in a fork"):
+            pass
+        assert exported.instrumentor.flush(PATIENCE_S)
+
+    in_child(child)
+    assert exported.instrumentor.flush(PATIENCE_S)
+    steps = [span for span in exported.server.spans if span.name in ("train", "in a fork")]
+    assert len(steps) == 2
+    assert {
+        (int.from_bytes(span.trace_id, "big"), int.from_bytes(span.parent_span_id, "big"))
+        for span in steps
+    } == {(0xABC, 0xDEF)}
+
+
 @pytest.mark.parametrize("by", ["variable", "provider"])
 def test_the_sampler_is_asked(exported: Exported, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if by == "variable":

@@ -241,6 +241,10 @@ class Batch(ColumnArrays):
 
     Their ranges may be in earlier batches.
     """
+    unfinished_steps: Sequence[TrainingStep] = ()
+    """Beside copies of open ranges: the training steps whose optimizer has stepped, and to which
+    more may come, as they would be if nothing did.
+    """
 
     def __post_init__(self) -> None:
         if self.closed < 0:
@@ -283,6 +287,7 @@ class Batch(ColumnArrays):
             "open_calls": None,
             "spans": (),
             "steps": (),
+            "unfinished_steps": (),
         }
         return replace(self, **{**unknown, **taken, **columns}, closed=-1)
 

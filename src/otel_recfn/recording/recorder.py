@@ -104,8 +104,9 @@ class Recorder:
 
         ``close_open`` seals those too, as EventFlag.PARTIAL with ``end_ns`` now: the capture ends
         here. ``open_ranges`` adds copies of them, partial too, beyond ``Batch.closed``, the
-        innermost of a thread first; they stay open. ``end_steps`` ends the training steps in which
-        nothing is open: what follows belongs to another one. Where there is no memory, what was
+        innermost of a thread first; they stay open. Training steps that go on are copied, too, as
+        ``Batch.unfinished_steps``. ``end_steps`` ends the training steps in which nothing is open:
+        what follows belongs to another one. Where there is no memory, what was
         read is lost, and counted as ``lost_in_drain``.
         """
         # The program's spans end by the wall clock, and those of steps by the recorder's, which may
@@ -152,6 +153,7 @@ class Recorder:
             clock_jump_ns=drained.clock_jump_ns,
             drained_ns=drained_ns,
             steps=_training_steps(drained.steps),
+            unfinished_steps=_training_steps(drained.unfinished_steps),
         )
 
     def wait(self, timeout_s: float) -> None:

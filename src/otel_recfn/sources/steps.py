@@ -84,9 +84,10 @@ class step:
         @step("decode")  # also on `async def`
         def decode(state): ...
 
-    If a tracer provider takes spans, the step is a span: a child of the current span, or the root
-    of a trace. Operations that run in the step are below it. In Chrome traces and profiles the step
-    is a range. An object may be entered again, also while it is open.
+    If a tracer provider takes spans, the step is a span: a child of the current span, or of that in
+    which the process was started, or the root of a trace. Operations that run in the step are below
+    it. In Chrome traces and profiles the step is a range. An object may be entered again, also
+    while it is open.
 
     Args:
         name: the span's name, the same for each step of the loop. Default: ``step``.

@@ -56,7 +56,11 @@ Drained Drain::run(bool close_open, bool open_ranges, bool end_steps, const Idle
     read(close_open, end_steps);
     closed = out_.rows.size();
     out_.closed = closed;
-    if (open_ranges) copy_open(clock_->monotonic_ns(read_ticks(globals_.use_cycle_counter)));
+    if (open_ranges) {
+      const int64_t now_ns = clock_->monotonic_ns(read_ticks(globals_.use_cycle_counter));
+      copy_open(now_ns);
+      copy_steps(now_ns + clock_->offset_ns());
+    }
     out_.contexts = contexts_;
     out_.epoch = names_.epoch();
     for (size_t i = names_.epoch() == epoch ? known : 0; i < names_.size(); ++i) {
@@ -284,6 +288,15 @@ void Drain::settle_steps(bool all) {
     list(thread);
     thread.steps.end_stretches(now_ns, idle_limits_.ns, thread.index, all || thread.has_ended,
                                out_.steps);
+  }
+}
+
+// The threads were listed as steps were settled. The copies of open ranges end now, and a step is
+// longer than they are.
+void Drain::copy_steps(int64_t now_ns) {
+  for (const Thread& thread : threads_) {
+    if (thread.index == kUnlisted) continue;
+    thread.steps.copy_unfinished(now_ns + 1, thread.index, out_.unfinished_steps);
   }
 }
 

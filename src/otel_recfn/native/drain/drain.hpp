@@ -55,8 +55,9 @@ class Drain {
   std::mutex& mutex() { return mutex_; }
 
   // What closed since the last run. `open_ranges`: copies of the ranges that are still open come
-  // after the rows. `idle_limits`: a training step ends where nothing ran for so long; `end_steps`:
-  // wherever nothing is open. `known`: so many names of that epoch the caller has.
+  // after the rows, and copies of the training steps that go on. `idle_limits`: a training step
+  // ends where nothing ran for so long; `end_steps`: wherever nothing is open. `known`: so many
+  // names of that epoch the caller has.
   Drained run(bool close_open, bool open_ranges, bool end_steps, const IdleLimits& idle_limits,
               uint64_t epoch, size_t known);
   // The trace of ours that an open range would be in, if no span is around it: what its thread has
@@ -141,6 +142,7 @@ class Drain {
   void list(Thread& thread);
   uint32_t thread_index(uint64_t number, uint32_t otherwise);
   void settle_steps(bool all);
+  void copy_steps(int64_t now_ns);
   void retire_ended();
   void compact_names();
   void compact_contexts();

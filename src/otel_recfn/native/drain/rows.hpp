@@ -253,7 +253,8 @@ class NamePool {
 struct Drained {
   Rows rows;
   RowsInColumns<OpenedColumns> opened;
-  std::vector<TrainingStep> steps;  // that are over
+  std::vector<TrainingStep> steps;             // that are over
+  std::vector<TrainingStep> unfinished_steps;  // copies, as if they were over
   std::vector<ThreadRow> threads;
   std::vector<Context> contexts;
   std::vector<std::string> new_names;  // those that the caller doesn't have

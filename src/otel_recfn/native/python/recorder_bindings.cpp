@@ -229,7 +229,7 @@ bool add_drained_type(PyObject* module) {
   return drained_type.add_to(module, "otel_recfn._native.Drained",
                              "What closed since the last drain.",
                              {"rows", "opened", "epoch", "new_names", "threads", "contexts",
-                              "closed", "clock_jump_ns", "steps"});
+                              "closed", "clock_jump_ns", "steps", "unfinished_steps"});
 }
 
 PyObject* drained_record(const Drained& drained) {
@@ -241,12 +241,14 @@ PyObject* drained_record(const Drained& drained) {
   Reference threads(new_names ? thread_type.list(drained.threads) : nullptr);
   Reference contexts(threads ? list_of(drained.contexts, context_record) : nullptr);
   Reference steps(contexts ? step_type.list(drained.steps) : nullptr);
-  if (!steps) return nullptr;
+  Reference unfinished_steps(steps ? step_type.list(drained.unfinished_steps) : nullptr);
+  if (!unfinished_steps) return nullptr;
   return drained_type.make(std::move(rows), std::move(opened),
                            Reference(PyLong_FromUnsignedLongLong(drained.epoch)),
                            std::move(new_names), std::move(threads), std::move(contexts),
                            Reference(PyLong_FromSize_t(drained.closed)),
-                           Reference(PyLong_FromLongLong(drained.clock_jump_ns)), std::move(steps));
+                           Reference(PyLong_FromLongLong(drained.clock_jump_ns)), std::move(steps),
+                           std::move(unfinished_steps));
 }
 
 PyObject* run_drain(PyObject*, PyObject* args, PyObject* keywords) {

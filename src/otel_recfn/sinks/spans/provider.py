@@ -145,6 +145,21 @@ class RootStart(NamedTuple):
     """The name under which the sampler was asked, which is the root span's."""
 
 
+class OuterSpan(NamedTuple):
+    """Where a span that no span of this process is around belongs."""
+
+    parent: SpanContext | None = None
+    """The span of another process that it is a child of; None for the root of a trace."""
+    links: Sequence[trace.Link] = ()
+
+    def context(self) -> Context:
+        """The current context with this span."""
+        span = trace.INVALID_SPAN
+        if self.parent is not None:
+            span = trace.NonRecordingSpan(self.parent)
+        return trace.set_span_in_context(span)
+
+
 def root_attributes(parent: SpanContext | None) -> Attributes:
     """The attributes of a root span of ours; none if it has a parent in another process."""
     return {"recfn.root": True} if parent is None else {}
@@ -226,11 +241,25 @@ class SpanTarget:
             )
             return None
 
-    def start_span(self, name: str, attributes: Attributes, start_ns: int) -> trace.Span | None:
-        """A span like the program's own, below the current one; None if what is asked raises."""
+    def start_span(
+        self,
+        name: str,
+        attributes: Attributes,
+        start_ns: int,
+        find_outer: Callable[[], OuterSpan | None],
+    ) -> trace.Span | None:
+        """A span like the program's own; None if what is asked raises.
+
+        It belongs where ``find_outer`` says; None: below the current span.
+        """
         try:
+            outer = find_outer()
             span: trace.Span = self._step_tracer.start_span(
-                name, attributes=attributes, start_time=start_ns
+                name,
+                outer.context() if outer is not None else None,
+                attributes=attributes,
+                links=outer.links if outer is not None else (),
+                start_time=start_ns,
             )
         except BaseException as error:
             if raised_by_signal_handler(error):

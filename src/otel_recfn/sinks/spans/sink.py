@@ -323,7 +323,7 @@ class SpansSink(Sink):
         return self._process_context.is_outside(trace_id, span_id)
 
     def start_step(self, name: str, number: int, code: str, start_ns: int) -> Span | None:
-        """A span for a step that begins then, below the current span; None if nothing takes spans.
+        """A span for a step that begins then; None if nothing takes spans.
 
         Never raises.
 
@@ -339,7 +339,7 @@ class SpansSink(Sink):
             "recfn.step.number": number,
             **(code_attributes(code) if code else {}),
         }
-        return target.start_span(utf8_text(name), attributes, start_ns)
+        return self._process_context.start_step(target, utf8_text(name), attributes, start_ns)
 
     def flush(self, timeout_s: float) -> bool:
         """Decide and export all that was written, as a part of its unit where that goes on."""

@@ -215,7 +215,7 @@ class SpanTarget:
                 if result.decision is not Decision.RECORD_AND_SAMPLE:
                     return None
                 context = SpanContext(
-                    trace_id, self._new_id(64), False, SAMPLED, result.trace_state
+                    trace_id, self.new_span_id(), False, SAMPLED, result.trace_state
                 )
                 return RootStart(context, dict(result.attributes), parent, links, name)
         except BaseException as error:
@@ -226,11 +226,13 @@ class SpanTarget:
             )
             return None
 
-    def start_span(self, name: str, attributes: Attributes, start_ns: int) -> trace.Span | None:
+    def start_span(
+        self, name: str, attributes: Attributes, start_ns: int, links: Sequence[trace.Link] = ()
+    ) -> trace.Span | None:
         """A span like the program's own, below the current one; None if what is asked raises."""
         try:
             span: trace.Span = self._step_tracer.start_span(
-                name, attributes=attributes, start_time=start_ns
+                name, attributes=attributes, links=links, start_time=start_ns
             )
         except BaseException as error:
             if raised_by_signal_handler(error):
@@ -253,6 +255,10 @@ class SpanTarget:
         if known is not self._known_resource:
             self._known_resource, self._resource = known, hashed(known)
         return self._resource
+
+    def new_span_id(self) -> int:
+        """The id of a span that is made of no range."""
+        return self._new_id(64)
 
     def _new_id(self, bits: int) -> int:
         """A trace id (128 bits) or span id (64), from the provider's id generator unless that is

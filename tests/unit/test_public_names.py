@@ -18,8 +18,8 @@ from otel_recfn import errors, legacy, observing
 from otel_recfn.settings.table import ProfileSettings, Settings
 
 NAMES = (
-    "InMemorySink OtelRecordFunctionInstrumentor PythonCalls RecordScope Sink __version__ profile"
-    " record_function step"
+    "InMemorySink OtelRecordFunctionInstrumentor PythonCalls RecordScope Sink __version__ batch"
+    " profile record_function step"
 )
 NAMES_OF_OBSERVING = """
     DebugInfoGuard DebugInfoKind DisableRecordFunctionGuard INVALID_CALLBACK_HANDLE NUM_SCOPES

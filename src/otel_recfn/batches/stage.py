@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import namedtuple
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import starmap
 from operator import attrgetter
@@ -348,16 +348,23 @@ class Stage(_native.Stage):
         return self._find(*_span_key(span)) or None
 
     def decide(
-        self, grants: Sequence[tuple[int, int]], parents: Sequence[SpanContext], *, is_partial: bool
+        self,
+        grants: Sequence[tuple[int, int]],
+        parents: Sequence[SpanContext],
+        *,
+        is_partial: bool,
+        named: Container[int] = (),
     ) -> Decided:
         """Decide units, each once, and forget them, or their ranges until now if they go on.
 
         Args:
             grants: each unit and the number of spans that it may have.
-            above: the spans above these units.
+            parents: the spans above these units.
             is_partial: parts of them are decided.
+            named: the units whose sums have the names that took most, even if nothing is folded.
         """
-        raw = self._decide(np.array(grants, _TYPES["grant"]), is_partial, current_key())
+        rows = [(unit, spans, unit in named) for unit, spans in grants]
+        raw = self._decide(np.array(rows, _TYPES["grant"]), is_partial, current_key())
         event_id = None if raw.event_id is None else _column(raw.event_id, np.uint64)
         plan = self._span_plan(raw, raw.batch, np.arange(len(raw.batch)), event_id, parents)
         summaries = typed_table("summary", raw.summaries)

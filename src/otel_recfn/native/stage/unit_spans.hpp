@@ -38,10 +38,12 @@ namespace recfn::stage {
 struct GrantRow {
   uint64_t unit;
   int64_t spans;
+  int64_t is_named;  // its sums have names even if nothing is folded
 };
 
 constexpr auto fields_of(const GrantRow*) {
-  return std::array{RECFN_FIELD(GrantRow, unit), RECFN_FIELD(GrantRow, spans)};
+  return std::array{RECFN_FIELD(GrantRow, unit), RECFN_FIELD(GrantRow, spans),
+                    RECFN_FIELD(GrantRow, is_named)};
 }
 
 // A unit that is decided, or a part of it.
@@ -50,6 +52,7 @@ struct UnitToDecide {
   int64_t budget;            // how many spans it may have
   int64_t start_ns, end_ns;  // its extent
   bool takes_sums;           // the span above it takes what was folded directly below it
+  bool is_named;             // its sums have names even if nothing is folded
 };
 
 // Adds the spans of one unit after the other to `decided`. Span ids are made with `key`.
@@ -330,7 +333,7 @@ class UnitSpans {
       if (nodes_[i].summary != kNone && has_more) sum_up_within(i);
     }
     names_.clear();
-    if (unit.ranges != 0) add_unit_names();
+    if (unit.ranges != 0 || to_decide_->is_named) add_unit_names();
     if (first_span_ != kNoSpan) push_sums(first_span_, true, unit);
   }
 

@@ -17,7 +17,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -252,14 +252,19 @@ class ProcessContext:
         return target.start_root(name, *self._outer())
 
     def start_step(
-        self, target: SpanTarget, name: str, attributes: Attributes, start_ns: int
+        self,
+        target: SpanTarget,
+        name: str,
+        attributes: Attributes,
+        start_ns: int,
+        links: Sequence[trace.Link] = (),
     ) -> trace.Span | None:
         """Start the span of a step below the current span; without one, where ranges that begin
-        in the calling thread would be.
+        in the calling thread would be. ``links``: further ones.
 
         None if the sampler or a span processor raises.
         """
-        return target.start_span(name, attributes, start_ns, self._outer_of_step)
+        return target.start_span(name, attributes, start_ns, self._outer_of_step, links)
 
     def _outer(self) -> OuterSpan:
         worker, inherited_span = self.worker(), self._spans.made_in

@@ -230,7 +230,7 @@ class SpanTarget:
                 if result.decision is not Decision.RECORD_AND_SAMPLE:
                     return None
                 context = SpanContext(
-                    trace_id, self._new_id(64), False, SAMPLED, result.trace_state
+                    trace_id, self.new_span_id(), False, SAMPLED, result.trace_state
                 )
                 return RootStart(context, dict(result.attributes), parent, links, name)
         except BaseException as error:
@@ -247,10 +247,12 @@ class SpanTarget:
         attributes: Attributes,
         start_ns: int,
         find_outer: Callable[[], OuterSpan | None],
+        links: Sequence[trace.Link] = (),
     ) -> trace.Span | None:
         """A span like the program's own; None if what is asked raises.
 
-        It belongs where ``find_outer`` says; None: below the current span.
+        It belongs where ``find_outer`` says; None: below the current span. It has the
+        links of that, and these.
         """
         try:
             outer = find_outer()
@@ -258,7 +260,7 @@ class SpanTarget:
                 name,
                 outer.context() if outer is not None else None,
                 attributes=attributes,
-                links=outer.links if outer is not None else (),
+                links=(*(outer.links if outer is not None else ()), *links),
                 start_time=start_ns,
             )
         except BaseException as error:
@@ -282,6 +284,10 @@ class SpanTarget:
         if known is not self._known_resource:
             self._known_resource, self._resource = known, hashed(known)
         return self._resource
+
+    def new_span_id(self) -> int:
+        """The id of a span that is made of no range."""
+        return self._new_id(64)
 
     def _new_id(self, bits: int) -> int:
         """A trace id (128 bits) or span id (64), from the provider's id generator unless that is

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.ancestry import Ancestry
 from otel_recfn.batches.number_sets import equals, is_in
-from otel_recfn.model.batch import Batch, OpenedColumns, empty_column
+from otel_recfn.model.batch import Batch, OpenedColumns, Sample, empty_column
 from otel_recfn.model.columns import COLUMNS, OPENED_COLUMNS, Column
 from otel_recfn.model.events import (
     ALL_SCOPES_MASK,
@@ -185,8 +185,14 @@ class Selection:
             flags[parent != batch.parent] |= PARENT_ELSEWHERE
         columns = {"parent": parent[rows], "root": root[rows], "flags": flags[rows], **unwanted}
         steps = [step for step in batch.steps if step.start_ns >= self._since_ns]
-        taken = batch.take(rows, opened=opened, steps=steps, **columns)
+        samples = self._own_samples(batch)
+        taken = batch.take(rows, opened=opened, steps=steps, samples=samples, **columns)
         return taken if last else replace(taken, closed=int(rows[: batch.closed].sum()))
+
+    def _own_samples(self, batch: Batch) -> list[Sample]:
+        if not self._selected.extras & Extra.SAMPLES:
+            return []
+        return [sample for sample in batch.samples if sample.time_ns >= self._since_ns]
 
     def _seen(self, batch: Batch) -> Mask:
         wanted = self._selected

@@ -56,6 +56,7 @@ RecordType drained_type;
 RecordTypeOf<ThreadRow> thread_type;
 RecordTypeOf<ContextRow> context_type;
 RecordTypeOf<TrainingStep> step_type;
+RecordTypeOf<Sample> sample_type;
 RecordTypeOf<ThreadMoment> moment_type;
 RecordTypeOf<Counters> counters_type;
 
@@ -229,7 +230,7 @@ bool add_drained_type(PyObject* module) {
   return drained_type.add_to(module, "otel_recfn._native.Drained",
                              "What closed since the last drain.",
                              {"rows", "opened", "epoch", "new_names", "threads", "contexts",
-                              "closed", "clock_jump_ns", "steps"});
+                              "closed", "clock_jump_ns", "steps", "samples"});
 }
 
 PyObject* drained_record(const Drained& drained) {
@@ -241,12 +242,13 @@ PyObject* drained_record(const Drained& drained) {
   Reference threads(new_names ? thread_type.list(drained.threads) : nullptr);
   Reference contexts(threads ? list_of(drained.contexts, context_record) : nullptr);
   Reference steps(contexts ? step_type.list(drained.steps) : nullptr);
-  if (!steps) return nullptr;
-  return drained_type.of(std::move(rows), std::move(opened),
-                         Reference(PyLong_FromUnsignedLongLong(drained.epoch)),
-                         std::move(new_names), std::move(threads), std::move(contexts),
-                         Reference(PyLong_FromSize_t(drained.closed)),
-                         Reference(PyLong_FromLongLong(drained.clock_jump_ns)), std::move(steps));
+  Reference samples(steps ? sample_type.list(drained.samples) : nullptr);
+  if (!samples) return nullptr;
+  return drained_type.of(
+      std::move(rows), std::move(opened), Reference(PyLong_FromUnsignedLongLong(drained.epoch)),
+      std::move(new_names), std::move(threads), std::move(contexts),
+      Reference(PyLong_FromSize_t(drained.closed)),
+      Reference(PyLong_FromLongLong(drained.clock_jump_ns)), std::move(steps), std::move(samples));
 }
 
 PyObject* run_drain(PyObject*, PyObject* args, PyObject* keywords) {
@@ -378,6 +380,8 @@ bool add_records(PyObject* module) {
                              "A span that was current, of a drain's rows.") &&
          step_type.add_to(module, "otel_recfn._native.TrainingStep",
                           "A training step that is over.") &&
+         sample_type.add_to(module, "otel_recfn._native.Sample",
+                            "What a thread ran in Python while it recorded nothing.") &&
          moment_type.add_to(module, "otel_recfn._native.Moment",
                             "A moment by all clocks, in a thread.") &&
          counters_type.add_to(module, "otel_recfn._native.Counters",

@@ -11,7 +11,7 @@ namespace {
 
 // A thread that waits for work may be quiet for hours: it is looked at less and less often, but
 // each second.
-constexpr int64_t kQuietShare = 50;
+constexpr int64_t kQuietShare = 10;
 constexpr int64_t kMaxPauseNs = 1'000'000'000;
 
 uint64_t unsampled_begins(const ThreadBuffer& buffer) {

@@ -22,6 +22,7 @@ from otel_recfn.batches.call_tree import CallTree
 from otel_recfn.batches.key_average import KeyAverages
 from otel_recfn.batches.profiled_event import ProfiledEvent
 from otel_recfn.batches.profiled_events import event_finder, profiled_events
+from otel_recfn.batches.sampled_functions import SampledFunction, sampled_functions
 from otel_recfn.batches.stack_lines import STACK_METRICS, stack_lines
 from otel_recfn.batches.text_tables import lost_text
 from otel_recfn.errors import RecfnError, SettingError
@@ -77,6 +78,9 @@ class profile:
             every thread, and between operators in the thread that starts the profile and in what
             PyTorch runs for it in other threads. While a torch.profiler is active in a thread,
             PyTorch reports to that profiler alone. Default: false.
+        outside: whether to sample, 50 times a second, which Python functions run in threads that
+            record nothing at the moment. Not where ``python_calls`` shows them exactly. Default:
+            true.
         modules: whether to record ``nn.Module`` calls. Default: true.
         python_calls: whether to record calls of Python and C functions: ``True``, or
             ``PythonCalls(include=..., max_depth=...)`` for some of them. Default: false.
@@ -104,6 +108,7 @@ class profile:
         with_flops: bool = False,
         with_stack: bool = False,
         profile_memory: bool = False,
+        outside: bool = True,
         modules: bool = True,
         python_calls: bool | PythonCalls = False,
         max_events: int = 4_000_000,
@@ -295,6 +300,17 @@ class profile:
         lost = f"; lost: {lost_text(self.lost)}" if self.lost else ""
         count = sum(map(len, self._recording.store.batches()))
         return f"<profile of {count:,} events{lost}; print() shows them>"
+
+    def outside(self) -> list[SampledFunction]:
+        """The Python functions that threads ran while they recorded nothing, the longest first.
+
+        They are found by samples, 50 a second, so their times are estimates. None of what ran in
+        the first 20 ms is certain to be among them, and nothing of threads that have recorded no
+        range since the profile began.
+        """
+        self._begun_capture()
+        self._recording.fetch()
+        return sampled_functions(self._recording.store.samples())
 
     def findings(self) -> list[Finding]:
         """At most five things that take the time, the most serious first."""

@@ -55,7 +55,7 @@ class Parts:
             done = int(np.searchsorted(times, until_ns, side="right"))
             part = _batch_between(batch, after_ns, until_ns)
             if done == len(times):
-                part = replace(part, steps=batch.steps)
+                part = replace(part, steps=batch.steps, samples=batch.samples)
             yield from self._measure(part, int(reached[done - 1]) - before)
 
     def _measure(self, part: Batch, weight: int) -> Iterator[Batch]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.ancestry import Ancestry
 from otel_recfn.batches.number_sets import equals, is_in
-from otel_recfn.model.batch import Batch, OpenedColumns, TrainingStep, empty_column
+from otel_recfn.model.batch import Batch, OpenedColumns, Sample, TrainingStep, empty_column
 from otel_recfn.model.columns import COLUMNS, OPENED_COLUMNS, Column
 from otel_recfn.model.events import (
     ALL_SCOPES_MASK,
@@ -128,6 +128,8 @@ class Selection:
         """The serial at its begin, for rows of which it isn't known what was open then; 0 if it
         began alone.
         """
+        self._since_ns = 0
+        """Its begin, in Unix nanoseconds, for samples; 0 if it began alone."""
         self._joined_threads: set[int] = set()
         """The threads in which a training step may have begun before the capture did, and of which
         no range was seen, by number.
@@ -150,6 +152,7 @@ class Selection:
         """
         self._earlier = batch.event_id[batch.closed :].copy()  # a view keeps the batch
         self._since_serial = since_serial
+        self._since_ns = batch.drained_ns
         self._joined_threads = {track.number for track in batch.tracks}
 
     def has_begun_before(self, serial: int, event_id: int) -> bool:
@@ -196,8 +199,14 @@ class Selection:
             flags[parent != batch.parent] |= PARENT_ELSEWHERE
         columns = {"parent": parent[rows], "root": root[rows], "flags": flags[rows], **unwanted}
         steps = self._steps(batch, seen, last=last)
-        taken = batch.take(rows, opened=opened, steps=steps, **columns)
+        samples = self._own_samples(batch)
+        taken = batch.take(rows, opened=opened, steps=steps, samples=samples, **columns)
         return taken if last else replace(taken, closed=int(rows[: batch.closed].sum()))
+
+    def _own_samples(self, batch: Batch) -> list[Sample]:
+        if not self._selected.extras & Extra.SAMPLES:
+            return []
+        return [sample for sample in batch.samples if sample.time_ns >= self._since_ns]
 
     def _seen(self, batch: Batch) -> Mask:
         wanted = self._selected

@@ -42,6 +42,7 @@ __all__ = [
     "Opened",
     "OpenedColumns",
     "ProgramSpan",
+    "Sample",
     "SpanContextRef",
     "Track",
     "TrainingStep",
@@ -190,6 +191,22 @@ class TrainingStep(NamedTuple):
     """Whether it lies in a range by which a profiler marks it."""
 
 
+class Sample(NamedTuple):
+    """What a thread ran in Python while it recorded nothing: a function, at one moment."""
+
+    name: str
+    """The innermost function of the program, and the library function that it had called."""
+    thread: Track
+    time_ns: int
+    """The moment, in Unix nanoseconds."""
+    duration_ns: int
+    """The time that it stands for: since the thread was looked at before."""
+    parent: int
+    """The event id of the thread's innermost open range, which the program runs; 0: none."""
+    context: SpanContextRef
+    """The span that was current, as far as the thread's ranges have told."""
+
+
 class OpenCalls(NamedTuple):
     """The traced Python calls that were open when a batch was drained, as columns."""
 
@@ -245,6 +262,8 @@ class Batch(ColumnArrays):
     """Beside copies of open ranges: the training steps whose optimizer has stepped, and to which
     more may come, as they would be if nothing did.
     """
+    samples: Sequence[Sample] = ()
+    """What threads ran in Python meanwhile, where a capture asks for it."""
 
     def __post_init__(self) -> None:
         if self.closed < 0:
@@ -288,6 +307,7 @@ class Batch(ColumnArrays):
             "spans": (),
             "steps": (),
             "unfinished_steps": (),
+            "samples": (),
         }
         return replace(self, **{**unknown, **taken, **columns}, closed=-1)
 

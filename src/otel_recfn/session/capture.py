@@ -133,7 +133,7 @@ class Capture:
         try:
             seen = view(batch) if view is not None else batch
             spans = batch.spans if self.names_spans else ()
-            has_more = seen.opened or seen.steps or reports_open or spans
+            has_more = seen.opened or seen.steps or seen.samples or reports_open or spans
             if not (seen.closed or has_more) and (self._queue or self.is_delivering):
                 # Only the time of a drain is in it, and a sink that starts captures as it is
                 # written to makes many.
@@ -160,7 +160,9 @@ class Capture:
             open_long = _open_for(seen, self.open_range_s)
         closed = seen
         if seen.closed < len(seen):
-            closed = seen.take(slice(seen.closed), opened=seen.opened, steps=seen.steps)
+            closed = seen.take(
+                slice(seen.closed), opened=seen.opened, steps=seen.steps, samples=seen.samples
+            )
         if self.traces_calls:
             closed = replace(closed, open_calls=_open_calls(seen))
         # After a report of open ranges, sinks hear once that there are none any more.

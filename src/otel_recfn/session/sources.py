@@ -21,6 +21,7 @@ from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.calls import CallSource, ProgramTexts
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.sources.python_samples import PythonSamples
 from otel_recfn.support.interruptions import raised_by_signal_handler
 from otel_recfn.support.logs import log
 
@@ -39,6 +40,7 @@ def process_sources(recorder: Recorder) -> list[Source]:
         modules,
         Compilations(),
         CallSource(texts),
+        PythonSamples(),
     ]
 
 

@@ -230,6 +230,13 @@ class ProfileSettings:
         " profiler alone",
         selects=Extra.MEMORY,
     )
+    outside: bool = setting(
+        True,
+        values.BOOL,
+        "whether to sample, 50 times a second, which Python functions run in threads that record"
+        " nothing at the moment. Not where `python_calls` shows them exactly",
+        selects=Extra.SAMPLES,
+    )
     modules: bool = MODULES
     python_calls: bool | PythonCalls = PYTHON_CALLS
     max_events: int = setting(

@@ -221,6 +221,7 @@ void Drain::drop_open() {
     thread.open.clear();
     thread.open_calls = 0;
     thread.steps.forget();
+    thread.samples.clear();
   }
 }
 
@@ -250,7 +251,7 @@ void Drain::list_threads() {
     const ThreadBuffer& buffer = *thread.buffer;
     const uint64_t unread = buffer.reading.published.load(std::memory_order_acquire) -
                             buffer.reading.consumed.load(std::memory_order_relaxed);
-    if (unread != 0 || !thread.open.empty()) list(thread);
+    if (unread != 0 || !thread.open.empty() || !thread.samples.empty()) list(thread);
     if (unread == 0) continue;
     const uint64_t unended =
         thread.open.size() + buffer.ordinal.load(std::memory_order_relaxed) - thread.ordinal;

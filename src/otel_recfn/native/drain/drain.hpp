@@ -12,6 +12,7 @@
 //     read_records.cpp   one ring: what each record says
 //     open_ranges.cpp    what a range lies in, and how it ends
 //     training_steps.hpp which outermost ranges are a step
+//     python_samples.cpp what ran in Python meanwhile
 //     rows.hpp           the columns
 //
 // Runs without the GIL, one at a time (the caller holds `mutex()`). It keeps, per thread, what the
@@ -31,6 +32,7 @@
 #include "core/clock.hpp"
 #include "core/registry.hpp"
 #include "drain/node_ids.hpp"
+#include "drain/python_samples.hpp"
 #include "drain/rows.hpp"
 #include "drain/training_steps.hpp"
 
@@ -63,6 +65,14 @@ class Drain {
   // The trace of ours that an open range would be in, if no span is around it: what its thread has
   // recorded is read until now, and waits for the next run. Nothing where the range isn't known.
   std::optional<NamedTraceStart> trace_of(uint64_t event_id, const IdleLimits& idle_limits);
+  // Looks at what threads record from now on: those that have recorded something by then are
+  // followed.
+  void begin_looks();
+  // A look at each of them that is due, and the threads that have recorded nothing between the two.
+  void begin_look();
+  std::vector<QuietThread> end_look();
+  // What a thread ran that was found so.
+  void add_sample(uint64_t thread_number, NewSample sample);
   // So many rows never got to whoever asked for them. From any thread.
   void count_discarded(size_t rows) { discarded_.fetch_add(rows, std::memory_order_relaxed); }
   uint64_t discarded() const { return discarded_.load(std::memory_order_relaxed); }
@@ -122,6 +132,8 @@ class Drain {
     uint32_t open_calls = 0;                      // of Python's, among them
     std::vector<ClosedRemotely> closed_remotely;  // the newest few
     TrainingSteps steps;
+    Looks looks;
+    std::vector<NewSample> samples;  // in the order of their positions
 
     uint64_t word(uint64_t position) const { return words[position & mask]; }
 
@@ -149,6 +161,7 @@ class Drain {
 
   // read_records.cpp
   void read_thread(Thread& thread, uint64_t until_ticks);
+  uint64_t read_until(Thread& thread, uint64_t position, uint64_t end, uint64_t until_ticks);
   void enter_ring(Thread& thread, uint64_t position);
   uint64_t read_record(Thread& thread, uint64_t position);
   uint64_t read_other_record(Thread& thread, uint64_t head, uint64_t position);
@@ -173,6 +186,10 @@ class Drain {
   void note_training(Thread& thread, OpenRange& range, uint64_t position);
   bool optimizer_comes(const Thread& thread, uint64_t position) const;
   static void begun(Thread& thread);
+
+  // python_samples.cpp
+  bool is_due(const Looks& looks, uint64_t ticks) const;
+  void place(Thread& thread, const NewSample& sample);
 
   // open_ranges.cpp
   static OpenRange* find_open(Thread& thread, uint64_t event_id);

@@ -70,15 +70,32 @@ void Drain::read_thread(Thread& thread, uint64_t until_ticks) {
   const uint64_t end = buffer.reading.published.load(std::memory_order_acquire);
   thread.ring_ends = 0;  // rings may have been added since
   uint64_t position = buffer.reading.consumed.load(std::memory_order_relaxed);
+  size_t placed = 0;
+  for (const NewSample& sample : thread.samples) {
+    if (sample.position > end) break;
+    position = read_until(thread, position, sample.position, until_ticks);
+    if (position < sample.position) break;
+    // Else records behind it were read before it came.
+    if (position == sample.position) place(thread, sample);
+    ++placed;
+  }
+  thread.samples.erase(thread.samples.begin(),
+                       thread.samples.begin() + static_cast<std::ptrdiff_t>(placed));
+  read_until(thread, position, end, until_ticks);
+  if (!remote_.empty()) close_remotely_ended(thread, UINT64_MAX);
+}
+
+// Returns the position up to which records are read now.
+uint64_t Drain::read_until(Thread& thread, uint64_t position, uint64_t end, uint64_t until_ticks) {
   while (position < end) {
     if (position >= thread.ring_ends) enter_ring(thread, position);
     if (is_begin(thread.word(position)) && thread.word(position + 1) > until_ticks) break;
     position = read_record(thread, position);
     // Release: the thread may write over what is read. After each record and not at the end, so
     // that a thread whose ring is full gets room while the rest is read.
-    buffer.reading.consumed.store(position, std::memory_order_release);
+    thread.buffer->reading.consumed.store(position, std::memory_order_release);
   }
-  if (!remote_.empty()) close_remotely_ended(thread, UINT64_MAX);
+  return position;
 }
 
 // What stands at that position, and until where. Earlier rings have been read, and nobody writes

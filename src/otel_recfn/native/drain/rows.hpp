@@ -26,6 +26,7 @@
 
 #include "core/shapes.hpp"
 #include "core/thread_buffer.hpp"
+#include "drain/python_samples.hpp"
 #include "drain/training_steps.hpp"
 #include "memory/unfilled.hpp"
 #include "model/columns.hpp"
@@ -255,6 +256,7 @@ struct Drained {
   RowsInColumns<OpenedColumns> opened;
   std::vector<TrainingStep> steps;             // that are over
   std::vector<TrainingStep> unfinished_steps;  // copies, as if they were over
+  std::vector<Sample> samples;
   std::vector<ThreadRow> threads;
   std::vector<Context> contexts;
   std::vector<std::string> new_names;  // those that the caller doesn't have

@@ -56,6 +56,7 @@ RecordType drained_type;
 RowRecordType<ThreadRow> thread_type;
 RowRecordType<ContextRow> context_type;
 RowRecordType<TrainingStep> step_type;
+RowRecordType<Sample> sample_type;
 RowRecordType<ThreadMoment> moment_type;
 RowRecordType<Counters> counters_type;
 
@@ -229,7 +230,7 @@ bool add_drained_type(PyObject* module) {
   return drained_type.add_to(module, "otel_recfn._native.Drained",
                              "What closed since the last drain.",
                              {"rows", "opened", "epoch", "new_names", "threads", "contexts",
-                              "closed", "clock_jump_ns", "steps", "unfinished_steps"});
+                              "closed", "clock_jump_ns", "steps", "unfinished_steps", "samples"});
 }
 
 PyObject* drained_record(const Drained& drained) {
@@ -242,13 +243,14 @@ PyObject* drained_record(const Drained& drained) {
   Reference contexts(threads ? list_of(drained.contexts, context_record) : nullptr);
   Reference steps(contexts ? step_type.list(drained.steps) : nullptr);
   Reference unfinished_steps(steps ? step_type.list(drained.unfinished_steps) : nullptr);
-  if (!unfinished_steps) return nullptr;
+  Reference samples(unfinished_steps ? sample_type.list(drained.samples) : nullptr);
+  if (!samples) return nullptr;
   return drained_type.make(std::move(rows), std::move(opened),
                            Reference(PyLong_FromUnsignedLongLong(drained.epoch)),
                            std::move(new_names), std::move(threads), std::move(contexts),
                            Reference(PyLong_FromSize_t(drained.closed)),
                            Reference(PyLong_FromLongLong(drained.clock_jump_ns)), std::move(steps),
-                           std::move(unfinished_steps));
+                           std::move(unfinished_steps), std::move(samples));
 }
 
 PyObject* run_drain(PyObject*, PyObject* args, PyObject* keywords) {
@@ -380,6 +382,8 @@ bool add_records(PyObject* module) {
                              "A span that was current, of a drain's rows.") &&
          step_type.add_to(module, "otel_recfn._native.TrainingStep",
                           "A training step that is over.") &&
+         sample_type.add_to(module, "otel_recfn._native.Sample",
+                            "What a thread ran in Python while it recorded nothing.") &&
          moment_type.add_to(module, "otel_recfn._native.Moment",
                             "A moment by all clocks, in a thread.") &&
          counters_type.add_to(module, "otel_recfn._native.Counters",

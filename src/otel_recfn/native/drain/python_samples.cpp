@@ -87,7 +87,7 @@ void Drain::add_sample(uint64_t thread_number, NewSample sample) {
 
 // An operator is no Python: what it takes is its own time, whatever frame is below it.
 void Drain::place(Thread& thread, const NewSample& sample) {
-  const OpenRange* const open = innermost(thread);
+  const OpenRange* const open = innermost(thread, thread.open.data() + thread.open.size());
   if (open != nullptr && open->row.scope != kUserScope) return;
   const int64_t time_ns = clock_->monotonic_ns(sample.ticks) + clock_->offset_ns(sample.ticks);
   out_.samples.push_back({open != nullptr ? open->row.event_id : 0, time_ns, sample.duration_ns,

@@ -30,7 +30,7 @@ class Finding(NamedTuple):
     text: str
     """The evidence, in plain words."""
     share: float
-    """The share of the recorded time that it takes, 0 to 1."""
+    """The share of the wall time that it takes, 0 to 1."""
     next_step: str
     anchor: tuple[str, ...] = ()
     """The last names of the path that it is about, the outermost first: the page shows the
@@ -75,11 +75,16 @@ def finding_about(
         title: its title.
         text: the evidence. ``{most}`` in it becomes the main path of the ranges.
         next_step: the change to try.
-        share: the share of the time that it takes; None: the share that the times have of the run.
+        share: the share of the time that it takes; None: the share that the times have of the wall
+            time.
         serious: whether a change is worth the work; None: it is for a large share.
     """
-    share = seen.share(ranges, times) if share is None else share
-    if share < MIN_SHARE:
+    if share is None:
+        share = seen.share(ranges, times)
+        run_share = seen.run_share(ranges, times)
+    else:
+        run_share = share
+    if run_share < MIN_SHARE:
         return None
     if rule not in GPU_RULES:
         text += _busy_meanwhile(seen, ranges)
@@ -92,7 +97,7 @@ def finding_about(
         share=share,
         next_step=next_step,
         anchor=anchor,
-        serious=share >= SERIOUS_SHARE if serious is None else serious,
+        serious=run_share >= SERIOUS_SHARE if serious is None else serious,
         code=short(main_line(seen, ranges[on_main_path], times[on_main_path])),
         rule=rule,
     )

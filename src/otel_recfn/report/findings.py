@@ -1,7 +1,8 @@
 """The findings of a recording: its processes' worst ones, of each rule one.
 
-A rule is given the recording of one process, and returns its finding, or None. Shares are of
-``Recording.whole_ns``, the time of the run: threads that only wait change none.
+A rule is given the recording of one process, and returns its finding, or None. Shares are of the
+wall time: threads that only wait change none. Whether there is a finding depends on its share of
+``Recording.run_ns``: a service that waits for requests for most of the time has findings, too.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ SERIOUS_SHARE = 0.25
 faster."""
 WAITING = "cpu"
 """The rule whose findings may be the fault of other programs."""
+HANG = "hang"
+"""The rule whose findings come first."""
 GPU_WAITS = "gpu"
 GPU_START = "gpu_start"
 GPU_RULES = (GPU_WAITS, GPU_START)
@@ -49,7 +51,9 @@ class Finding(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """The title, with the share of the time."""
+        """The title, with the share of the time unless that is of no use."""
+        if self.rule == HANG:
+            return self.title
         return f"{self.title}, {self.share:.0%} of the time"
 
 

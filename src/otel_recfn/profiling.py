@@ -25,6 +25,7 @@ from otel_recfn.batches.profiled_events import event_finder, profiled_events
 from otel_recfn.batches.sampled_functions import SampledFunction, sampled_functions
 from otel_recfn.batches.stack_lines import STACK_METRICS, stack_lines
 from otel_recfn.batches.text_tables import lost_text
+from otel_recfn.batches.wall import Wall, wall_time
 from otel_recfn.errors import RecfnError, SettingError
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, Extra, RecordScope, whole_number
@@ -258,7 +259,9 @@ class profile:
             group_by_stack_n=group_by_stack_n,
             find_event=event_finder(rows),
         )
-        return KeyAverages(found, self.lost, lambda: self._report(rows).in_notebook())
+        return KeyAverages(
+            found, self.lost, lambda: self._report(rows).in_notebook(), self._wall(rows)
+        )
 
     def tree(self, by: By = "name") -> CallTree:
         """The count, total and self time per call path.
@@ -278,16 +281,17 @@ class profile:
                 "by='module' needs calls of modules, which this profile left out; drop"
                 " modules=False or with_modules=False"
             )
-        return build_tree(self._rows(), by, self.lost)
+        rows = self._rows()
+        return build_tree(rows, by, self.lost, self._wall(rows))
 
     def __str__(self) -> str:
-        """The findings, followed by the tree of calls with bars."""
+        """The wall time, the findings, and the tree of calls with bars."""
         if self._recording.capture is None:
             return repr(self)
         rows = self._rows()
-        return tree_with_bars(
-            build_tree(rows), findings([Recording([Process("", rows)])]), self.lost
-        )
+        wall = self._wall(rows)
+        found = findings([Recording([self._process(rows)])])
+        return tree_with_bars(build_tree(rows, wall=wall), found, self.lost, wall.sentences)
 
     def _repr_html_(self) -> str | None:
         """The report for a notebook; None if the profile recorded nothing."""
@@ -314,7 +318,7 @@ class profile:
 
     def findings(self) -> list[Finding]:
         """At most five things that take the time, the most serious first."""
-        return findings([Recording([Process("", self._rows())])])
+        return findings([Recording([self._process(self._rows())])])
 
     def export_chrome_trace(
         self, path: str | os.PathLike[str], *, use_python_export: bool = False
@@ -361,7 +365,14 @@ class profile:
     def _report(self, rows: Batch) -> Report:
         lost = self.lost
         notes = [f"Lost, and not in these pictures: {lost_text(lost)}."] if lost else []
-        return Report([Process("", rows)], "Profile", notes)
+        return Report([self._process(rows)], "Profile", notes)
+
+    def _process(self, rows: Batch) -> Process:
+        return Process("", rows, block=self._recording.block)
+
+    def _wall(self, rows: Batch) -> Wall:
+        is_complete = not any("dropped." in name for name in self.lost)
+        return wall_time(rows, self._recording.block, is_complete=is_complete)
 
     def modules(self) -> list[CalledObject]:
         """The ``nn.Module``s that were called, with parameters and gradients at the first call.

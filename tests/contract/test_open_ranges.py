@@ -166,3 +166,41 @@ def test_each_capture_is_told_of_what_it_sees(make: Callable[..., Looked]) -> No
         function: user,
     }
     assert untold.reports == []
+
+
+def test_a_sink_hears_of_open_ranges_after_the_time_that_it_asks_for(
+    make: Callable[..., Looked],
+) -> None:
+    class Soon(OpenRangesSink):
+        open_range_s = 1e-9
+
+    looked = make(open_range_s=3600.0)
+    soon = Soon()
+    looked.session.start(
+        Capture(
+            Selected(),
+            [soon, looked.sink],
+            buffer_bytes=DEFAULT_BUFFER_BYTES,
+            open_range_s=3600.0,
+        )
+    )
+    event_id = looked.begin("open")
+    assert looked.look() == []
+    assert soon.names() == ["open"]
+    source_calls.end(event_id)
+    looked.look()
+    assert soon.reports[-1] == []
+
+
+def test_a_capture_without_open_ranges_has_none_for_any_sink(make: Callable[..., Looked]) -> None:
+    class Soon(OpenRangesSink):
+        open_range_s = 1e-9
+
+    looked, soon = make(open_range_s=None), Soon()
+    looked.session.start(
+        Capture(Selected(), [soon], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=None)
+    )
+    event_id = looked.begin("open")
+    looked.look()
+    assert soon.reports == []
+    source_calls.end(event_id)

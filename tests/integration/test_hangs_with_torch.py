@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helpers.timeouts import PATIENCE_S
+from helpers.timeouts import PATIENCE_S, wait_until
+from helpers.trace_files import events_in
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.sinks.in_memory import InMemorySink
@@ -107,3 +109,22 @@ def test_an_operator_that_hangs_in_a_backward_pass(
         Hangs.apply(torch.ones(2, requires_grad=True)).sum().backward()
     assert open_ranges.path()[0] == "step"
     assert open_ranges.path()[-2:] == ["HangsBackward", "recfn_hangs::hang"]
+
+
+def test_a_chrome_trace_has_it_long_before_it_is_a_span(
+    hang: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    ends = threading.Event()
+    instrumentor = OtelRecordFunctionInstrumentor()
+    instrumentor.instrument(chrome_trace=path, open_range_s=86_400.0)
+    thread = threading.Thread(target=hang, args=(ends, torch.ones(2)))
+    try:
+        thread.start()
+        wait_until(lambda: "recfn_hangs::hang" in [event["name"] for event in events_in(path, "X")])
+        (event,) = [each for each in events_in(path, "X") if each["name"] == "recfn_hangs::hang"]
+        assert event["args"]["Partial"]
+    finally:
+        ends.set()
+        thread.join(PATIENCE_S)
+        instrumentor.uninstrument()

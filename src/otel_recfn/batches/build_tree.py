@@ -14,10 +14,11 @@ from typing import Literal, get_args
 import numpy as np
 
 from otel_recfn.batches.call_paths import Ranges, call_paths, range_sums
-from otel_recfn.batches.call_tree import CallTree
+from otel_recfn.batches.call_tree import CallPath, CallTree
 from otel_recfn.batches.measures import Nesting, find_nesting, self_times, wait_times
 from otel_recfn.batches.module_tree import module_tree
 from otel_recfn.batches.number_sets import equals
+from otel_recfn.batches.wall import OUTSIDE, ThreadTime, Wall, thread_label
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import RowKind
@@ -25,7 +26,12 @@ from otel_recfn.model.events import RowKind
 By = Literal["name", "thread", "module"]
 
 
-def build_tree(batch: Batch, by: By = "name", lost: Mapping[str, int] | None = None) -> CallTree:
+def build_tree(
+    batch: Batch,
+    by: By = "name",
+    lost: Mapping[str, int] | None = None,
+    wall: Wall | None = None,
+) -> CallTree:
     """The tree of a batch's ranges. The self times of its paths add up to those of the ranges.
 
     Args:
@@ -34,6 +40,7 @@ def build_tree(batch: Batch, by: By = "name", lost: Mapping[str, int] | None = N
             where a range that lies in one of another thread is outermost; ``"module"``: the modules
             that were called, with their part of backward passes.
         lost: the counters of what isn't in the batch.
+        wall: the wall time of the batch; None: that of its outermost ranges together.
 
     Raises:
         SettingError: another word.
@@ -43,9 +50,39 @@ def build_tree(batch: Batch, by: By = "name", lost: Mapping[str, int] | None = N
             f"by={by!r} is no way to group a tree; allowed: {', '.join(get_args(By))}"
         )
     ranges = nested_ranges(batch, find_nesting(batch))
-    if by == "module":
-        return module_tree(batch, ranges, lost)
-    return _by_thread(batch, ranges, lost) if by == "thread" else _by_name(batch, ranges, lost)
+    make = {"name": _by_name, "thread": _by_thread, "module": module_tree}[by]
+    tree = make(batch, ranges, lost)
+    if wall is not None:
+        tree.wall_time = wall.ns / 1000
+        tree.outside = [
+            _outside_row(thread, by, len(wall.threads))
+            for thread in wall.threads
+            if thread.outside_ns
+        ]
+    return tree
+
+
+def _outside_row(thread: ThreadTime, by: By, threads: int) -> CallPath:
+    """The row for the time of a thread outside of ranges.
+
+    With several threads it is in the thread's row, or has the thread's name.
+    """
+    path: tuple[str, ...] = (OUTSIDE,)
+    if by == "thread" and thread.label:
+        path = (thread.label, OUTSIDE)
+    elif threads > 1:
+        path = (f"{OUTSIDE} ({thread.name})",)
+    us = thread.outside_ns / 1000
+    return CallPath(
+        path=path,
+        count=0,
+        cpu_time_total=us,
+        self_cpu_time_total=us,
+        cpu_time_min=0.0,
+        cpu_time_max=0.0,
+        wait_time_total=0.0,
+        backward_cpu_time_total=0.0,
+    )
 
 
 def nested_ranges(batch: Batch, nested: Nesting) -> Ranges:
@@ -85,5 +122,5 @@ def _by_thread(batch: Batch, ranges: Ranges, lost: Mapping[str, int] | None) -> 
     outermost = np.flatnonzero((paths.parent >= 0) & (np.take(paths.parent, paths.parent) < 0))
     np.add.at(sums.total_ns, paths.parent[outermost], sums.total_ns[outermost])
     tracks = [batch.tracks[index] for index in threads.tolist()]
-    names = [*batch.names, *[f"{track.name or 'thread'} {track.thread_id}" for track in tracks]]
+    names = [*batch.names, *map(thread_label, tracks)]
     return CallTree(paths.parent, paths.label, names, sums, lost)

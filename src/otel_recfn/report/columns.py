@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from otel_recfn.batches.build_tree import nested_ranges
 from otel_recfn.batches.measures import Nesting, find_nesting
 from otel_recfn.batches.number_sets import Indices, distinct
+from otel_recfn.batches.wall import is_step
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import OVERLAPPING, RowKind
+from otel_recfn.model.events import OVERLAPPING, EventFlag, RowKind
 from otel_recfn.report.activities import WORK, Activity
 from otel_recfn.report.kinds import range_kinds
 from otel_recfn.report.labels import label_of, shorten
@@ -62,6 +63,10 @@ class RangeColumns(NamedTuple):
     """The Activity; ranges of a device have one from ``Activity.KERNEL`` on, and the kind GPU."""
     step: Numbers
     """The number of a step; -1 of other ranges."""
+    is_step: Mask
+    """Whether it is a step, with a number or without."""
+    is_open: Mask
+    """Whether it was open when recording ended."""
     overlaps: Mask
     """Whether it may overlap its neighbours in its thread."""
     enclosing_span: Numbers
@@ -156,6 +161,8 @@ def _range_columns(process: Process, before: _Offsets, labels: dict[str, int]) -
         kind=range_kinds(batch, rows),
         activity=activity,
         step=batch.step_number[rows],
+        is_step=is_step(batch)[rows],
+        is_open=np.asarray(batch.flags[rows] & EventFlag.PARTIAL != 0),
         overlaps=np.asarray(batch.flags[rows] & OVERLAPPING != 0),
         enclosing_span=np.where(enclosing >= 0, enclosing + before.spans, -1),
     )

@@ -17,6 +17,8 @@ SERIOUS_SHARE = 0.25
 faster."""
 WAITING = "cpu"
 """The rule whose findings may be the fault of other programs."""
+HANG = "hang"
+"""The rule whose findings come first."""
 GPU_WAITS = "gpu"
 GPU_START = "gpu_start"
 GPU_RULES = (GPU_WAITS, GPU_START)
@@ -30,7 +32,7 @@ class Finding(NamedTuple):
     text: str
     """The evidence, in plain words."""
     share: float
-    """The share of the recorded time that it takes, 0 to 1."""
+    """The share of the wall time that it takes, 0 to 1."""
     next_step: str
     anchor: tuple[str, ...] = ()
     """The last names of the path that it is about, the outermost first: the page shows the
@@ -49,7 +51,9 @@ class Finding(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """The title, with the share of the time."""
+        """The title, with the share of the time unless that is of no use."""
+        if self.rule == HANG:
+            return self.title
         return f"{self.title}, {self.share:.0%} of the time"
 
 
@@ -75,11 +79,16 @@ def finding_about(
         title: its title.
         text: the evidence. ``{most}`` in it becomes the main path of the ranges.
         next_step: the change to try.
-        share: the share of the time that it takes; None: the share that the times have of the run.
+        share: the share of the time that it takes; None: the share that the times have of the wall
+            time.
         serious: whether a change is worth the work; None: it is for a large share.
     """
-    share = recording.share(ranges, times) if share is None else share
-    if share < MIN_SHARE:
+    if share is None:
+        share = recording.share(ranges, times)
+        run_share = recording.run_share(ranges, times)
+    else:
+        run_share = share
+    if run_share < MIN_SHARE:
         return None
     if rule not in GPU_RULES:
         text += _busy_meanwhile(recording, ranges)
@@ -92,7 +101,7 @@ def finding_about(
         share=share,
         next_step=next_step,
         anchor=anchor,
-        serious=share >= SERIOUS_SHARE if serious is None else serious,
+        serious=run_share >= SERIOUS_SHARE if serious is None else serious,
         code=shorten(main_line(recording, ranges[on_main_path], times[on_main_path])),
         rule=rule,
     )

@@ -28,8 +28,8 @@ class RecordedRanges:
         lanes: the process and the name of each thread.
         labels: the names of ranges without their numbers, then those of spans and of groups.
         process, row, lane, label, parent, start_ns, total_ns, self_ns, cpu_ns, allocated, large,
-            kind, activity, step, overlaps, enclosing_span: columns with an entry for each range, as
-            ``RangeColumns`` explains them.
+            kind, activity, step, is_step, is_open, overlaps, enclosing_span: columns with an entry
+            for each range, as ``RangeColumns`` explains them.
         spans: the program's spans, which are no ranges.
         paths: the call paths of ranges, of spans around them, and of groups around these.
         path: the call path of each range.
@@ -59,6 +59,8 @@ class RecordedRanges:
         self.kind = ranges.kind
         self.activity = ranges.activity
         self.step = ranges.step
+        self.is_step = ranges.is_step
+        self.is_open = ranges.is_open
         self.overlaps = ranges.overlaps
         self.enclosing_span = ranges.enclosing_span
 

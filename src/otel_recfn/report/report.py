@@ -28,7 +28,7 @@ from otel_recfn.report.labels import label_of, shorten
 from otel_recfn.report.page import in_frame, page
 from otel_recfn.report.process import Process
 from otel_recfn.report.recording import Recording
-from otel_recfn.report.sentences import what_the_gpu_did, what_took_the_time
+from otel_recfn.report.sentences import wall_sentences, what_the_gpu_did, what_took_the_time
 from otel_recfn.report.texts import as_json, markdown
 from otel_recfn.report.timeline import timeline
 from otel_recfn.support.files import for_this_user
@@ -92,8 +92,8 @@ class Report:
         return in_frame(self.html(MAX_BYTES_IN_NOTEBOOK), table(self._recording), self._notes)
 
     def sentences(self) -> list[str]:
-        """The sentences that say what took the time, at most five."""
-        return what_took_the_time(self._recording)
+        """The sentences that say the wall time, and what took it."""
+        return [*wall_sentences(self._recording), *what_took_the_time(self._recording)]
 
     def text(self, form: str) -> str:
         """The report in one of FORMS: the page, words for people (``md``) or data for programs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,35 +14,50 @@ from otel_recfn.report.kinds import FIRST_USE, WAITING
 from otel_recfn.report.labels import duration, shorten
 from otel_recfn.report.recording import Recording
 
-UNRECORDED = "what isn't recorded (as Python between operators)"
-UNRECORDED_OR_WAITING = (
-    "what isn't recorded (as Python between operators, or waiting: this trace has no CPU time)"
-)
+OUTSIDE_WORK = "Code outside PyTorch"
+"""The work of moments in which no thread has a range, or only steps."""
+OUTSIDE_PARTS = "Python between operators, files, or waiting"
 MAX_WORK_KINDS = 5
 MIN_SHARE = 0.01
 """The minimum share of the time that has a sentence."""
 
 
 def what_took_the_time(recording: Recording) -> list[str]:
-    """The sentences that say how much of the time each kind of work took, at most five, and which
-    operation most of that; and how much the rest. Their percentages add up to 100, as no moment
-    counts twice."""
+    """The sentences that say how much of the wall time each kind of work took, at most six with
+    the time outside PyTorch, and which operation most of that; and how much the rest. Their
+    percentages add up to 100, as no moment counts twice."""
     inside = _time_by_work(recording)
     times = Counter({work: parts.total() for work, parts in inside.items()})
+    outside_ns = recording.whole_ns - times.total()
     min_ns = MIN_SHARE * recording.whole_ns
-    largest = [(work, ns) for work, ns in times.most_common(MAX_WORK_KINDS) if ns >= min_ns]
-    other_ns = recording.whole_ns - sum(ns for _, ns in largest)
-    percentages = _percentages([ns for _, ns in largest] + [other_ns])
+    named = [(work, ns) for work, ns in times.most_common(MAX_WORK_KINDS) if ns >= min_ns]
+    others = [work for work, _ in times.most_common()[len(named) :]]
+    if outside_ns >= 1:
+        named.append((OUTSIDE_WORK, outside_ns))
+        named.sort(key=lambda each: -each[1])
+    other_ns = sum(times[work] for work in others)
+    percentages = _percentages([ns for _, ns in named] + [other_ns])
     sentences = [
-        f"{work} took {percentage}% of the time, {duration(ns)}{_main_operation(inside[work], ns)}."
-        for (work, ns), percentage in zip(largest, percentages, strict=False)
+        f"{work} took {percentage}% of the time, {duration(ns)}{_explanation(inside, work, ns)}."
+        for (work, ns), percentage in zip(named, percentages, strict=False)
     ]
     if other_ns >= 1:
-        parts = _other_parts(recording, times, largest)
+        parts = ", ".join(map(_in_sentence, others))
         sentences.append(
             f"The rest took {percentages[-1]}% of the time, {duration(other_ns)}: {parts}."
         )
     return sentences
+
+
+def wall_sentences(recording: Recording) -> list[str]:
+    """The sentences that say the wall time of each process, and what threads did in it."""
+    if len(recording.processes) == 1:
+        return recording.walls[0].sentences
+    return [
+        f"{process.label}: {sentence}"
+        for process, wall in zip(recording.processes, recording.walls, strict=True)
+        for sentence in wall.sentences
+    ]
 
 
 def what_the_gpu_did(recording: Recording) -> list[str]:
@@ -105,7 +120,7 @@ def device_rows(recording: Recording) -> list[dict[str, Any]]:
 def _time_by_work(recording: Recording) -> dict[str, Counter[str]]:
     """The nanoseconds of the run's time by work, and in that by name.
 
-    What isn't recorded has none.
+    Steps and what isn't recorded have none.
     """
     own_ns = recording.shared_time.own_ns
     everywhere = np.arange(len(recording))
@@ -139,18 +154,13 @@ def _percentages(times: Sequence[float]) -> list[int]:
     return rounded
 
 
-def _other_parts(
-    recording: Recording,
-    times: Counter[str],
-    largest: Sequence[tuple[str, float]],
-) -> str:
-    unrecorded = UNRECORDED if bool((recording.cpu_ns >= 0).any()) else UNRECORDED_OR_WAITING
-    others = [work for work, _ in times.most_common()[len(largest) :]]
-    left_out = [
-        work if work.startswith("Python") else work[0].lower() + work[1:] for work in others
-    ]
-    has_unrecorded = recording.whole_ns - times.total() >= 1
-    return ", ".join([*([unrecorded] if has_unrecorded else []), *left_out])
+def _in_sentence(work: str) -> str:
+    return work if work.startswith("Python") else work[0].lower() + work[1:]
+
+
+def _explanation(inside: Mapping[str, Counter[str]], work: str, ns: float) -> str:
+    """The end of a sentence: what may have run outside PyTorch, or the main operation."""
+    return _main_operation(inside[work], ns) if work in inside else f": {OUTSIDE_PARTS}"
 
 
 def _main_operation(parts: Counter[str], whole_ns: float) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from otel_recfn.model.batch import Batch, Event, ProgramSpan, Sample
+from otel_recfn.model.batch import Batch, Event, ProgramSpan, Sample, Track, TrainingStep
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.support.forks import ForkSafeLock
 
@@ -112,7 +112,22 @@ class EventStore(Sink):
         # Imported late, as it needs the native part, and the sink doesn't.
         from otel_recfn.batches.merging import merged
 
-        return merged(self.batches())
+        batches = self.batches()
+        rows = merged(batches)
+        return replace(rows, steps=_steps(batches, rows.tracks))
+
+
+def _steps(batches: Sequence[Batch], tracks: Sequence[Track]) -> list[TrainingStep]:
+    """The training steps of batches in the threads that rows of theirs have, whose numbers are
+    those in ``tracks``.
+    """
+    index_of = {track.number: index for index, track in enumerate(tracks)}
+    return [
+        step._replace(thread=index_of[batch.tracks[step.thread].number], context=0)
+        for batch in batches
+        for step in batch.steps
+        if batch.tracks[step.thread].number in index_of
+    ]
 
 
 class InMemorySink(EventStore):

@@ -153,7 +153,7 @@ def view(batch: Batch, tmp_path: Path) -> None:
 
 def put(batch: Batch, tmp_path: Path) -> None:
     capture = Capture(Selected(sources=ALL_SOURCES), [], buffer_bytes=1 << 20, open_range_s=1e-9)
-    capture.put(batch, reports_open=True)
+    capture.put(batch, check_s=1e9)
 
 
 def spans(batch: Batch, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def compiles(recording: Recording) -> Finding | None:
     ]
     reasons = [str(each.get("recfn.compile.reason", "")) for each in attributes]
     again = _compiled_again(recording, ranges, attributes, reasons)
-    fault_share = recording.share(again, recording.total_ns[again])
+    fault_share = recording.run_share(again, recording.total_ns[again])
     is_fault = len(again) > 1 and fault_share >= MIN_SHARE
     blamed = again if is_fault else ranges
     text = f"torch.compile compiled {len(ranges)} times"

@@ -368,11 +368,17 @@ class profile:
         return Report([self._process(rows)], "Profile", notes)
 
     def _process(self, rows: Batch) -> Process:
-        return Process("", rows, block=self._recording.block)
+        samples = self._recording.store.samples()
+        return Process("", rows, block=self._recording.block, samples=samples)
 
     def _wall(self, rows: Batch) -> Wall:
         is_complete = not any("dropped." in name for name in self.lost)
-        return wall_time(rows, self._recording.block, is_complete=is_complete)
+        return wall_time(
+            rows,
+            self._recording.block,
+            is_complete=is_complete,
+            samples=self._recording.store.samples(),
+        )
 
     def modules(self) -> list[CalledObject]:
         """The ``nn.Module``s that were called, with parameters and gradients at the first call.

@@ -18,7 +18,7 @@ from otel_recfn.batches.call_tree import CallPath, CallTree
 from otel_recfn.batches.measures import Nesting, find_nesting, self_times, wait_times
 from otel_recfn.batches.module_tree import module_tree
 from otel_recfn.batches.number_sets import equals
-from otel_recfn.batches.wall import OUTSIDE, ThreadTime, Wall, thread_label
+from otel_recfn.batches.wall import MAX_FUNCTIONS, OUTSIDE, ThreadTime, Wall, thread_label
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import RowKind
@@ -55,15 +55,17 @@ def build_tree(
     if wall is not None:
         tree.wall_time = wall.ns / 1000
         tree.outside = [
-            _outside_row(thread, by, len(wall.threads))
+            row
             for thread in wall.threads
             if thread.outside_ns
+            for row in _outside_rows(thread, by, len(wall.threads))
         ]
     return tree
 
 
-def _outside_row(thread: ThreadTime, by: By, threads: int) -> CallPath:
-    """The row for the time of a thread outside of ranges.
+def _outside_rows(thread: ThreadTime, by: By, threads: int) -> list[CallPath]:
+    """The row for the time of a thread outside of ranges, and those of functions that were sampled
+    there.
 
     With several threads it is in the thread's row, or has the thread's name.
     """
@@ -72,7 +74,14 @@ def _outside_row(thread: ThreadTime, by: By, threads: int) -> CallPath:
         path = (thread.label, OUTSIDE)
     elif threads > 1:
         path = (f"{OUTSIDE} ({thread.name})",)
-    us = thread.outside_ns / 1000
+    functions = [
+        _row((*path, f"{function.name} (sampled)"), function.time)
+        for function in thread.functions[:MAX_FUNCTIONS]
+    ]
+    return [_row(path, thread.outside_ns / 1000), *functions]
+
+
+def _row(path: tuple[str, ...], us: float) -> CallPath:
     return CallPath(
         path=path,
         count=0,

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.busy_time import BusyTime
 from otel_recfn.batches.number_sets import Indices, distinct, equals
+from otel_recfn.batches.sampled_functions import SampledFunction, sampled_functions
 from otel_recfn.batches.text_tables import MAX_CELL_CHARS, time_text
-from otel_recfn.model.batch import Batch
+from otel_recfn.model.batch import Batch, Sample
 from otel_recfn.model.columns import Track
 from otel_recfn.model.events import (
     INT64,
@@ -36,6 +37,8 @@ from otel_recfn.support.safe_texts import visible
 Mask = NDArray[np.bool_]
 OUTSIDE = "outside PyTorch"
 """The name of the time outside of ranges."""
+MAX_FUNCTIONS = 5
+"""The maximum number of sampled functions of a thread in a sentence, or below its row."""
 MIN_RECORDED = 0.5
 """The minimum share of the wall time that a thread without steps is recorded, if its time outside
 is reported: a thread that ran less may only have waited for work, as in a pool.
@@ -83,6 +86,8 @@ class ThreadTime(NamedTuple):
     steps: list[StepTime]
     between_steps_ns: int = 0
     """The part of ``outside_ns`` that is in no step."""
+    functions: Sequence[SampledFunction] = ()
+    """The Python functions that samples found in the time outside, the longest first."""
 
     @property
     def recorded_ns(self) -> int:
@@ -99,9 +104,18 @@ class ThreadTime(NamedTuple):
             f"{self.name}: {1 - outside:.1%} recorded, {outside:.1%}"
             f" ({time_text(self.outside_ns / 1000)}) {OUTSIDE}."
         ]
+        if self.functions:
+            found.append(self._functions_sentence())
         if self.steps:
             found.append(self._steps_sentence())
         return found
+
+    def _functions_sentence(self) -> str:
+        functions = [
+            f"{_short(each.name)} {each.time * 1000 / self.wall_ns:.1%}"
+            for each in self.functions[:MAX_FUNCTIONS]
+        ]
+        return f"Sampled {OUTSIDE} in {self.name}: {', '.join(functions)}."
 
     def _steps_sentence(self) -> str:
         most = max(self.steps, key=lambda step: step.outside_ns)
@@ -138,7 +152,13 @@ class Wall(NamedTuple):
         return found
 
 
-def wall_time(batch: Batch, block: Block | None = None, *, is_complete: bool = True) -> Wall:
+def wall_time(
+    batch: Batch,
+    block: Block | None = None,
+    *,
+    is_complete: bool = True,
+    samples: Sequence[Sample] = (),
+) -> Wall:
     """The wall time of a batch's ranges.
 
     Args:
@@ -146,6 +166,7 @@ def wall_time(batch: Batch, block: Block | None = None, *, is_complete: bool = T
         block: the block that was recorded. None: from the first begin of a range to the last end;
             the thread with the most steps, or with the most time in ranges, ran it.
         is_complete: whether no range was lost.
+        samples: what threads ran in Python while they recorded nothing.
     """
     ranges = np.flatnonzero(equals(batch.kind, RowKind.RANGE) & equals(batch.device, 0))
     if block is None:
@@ -153,18 +174,38 @@ def wall_time(batch: Batch, block: Block | None = None, *, is_complete: bool = T
         block = Block(start_ns, int(batch.end_ns[ranges].max(initial=start_ns)))
     counted = ranges[~is_step(batch)[ranges] & (batch.flags[ranges] & OVERLAPPING == 0)]
     times = _thread_times(batch, ranges, counted, block)
+    functions = _functions_outside(batch, samples, block)
+    for index, thread in times.items():
+        number = batch.tracks[index].number
+        times[index] = thread._replace(functions=functions.get(number, ()))
     main = _main_thread(batch, times, block)
     length_ns = max(block.end_ns - block.start_ns, 0)
-    told = []
+    reported = []
     if main in times:
-        told.append(times[main])
+        reported.append(times[main])
     elif block.thread_name:
-        told.append(ThreadTime(_short(block.thread_name), "", length_ns, length_ns, []))
+        reported.append(ThreadTime(_short(block.thread_name), "", length_ns, length_ns, []))
     own_work = _threads_with_own_work(batch, counted)
     for index, thread in times.items():
         if index != main and (thread.steps or (index in own_work and _is_busy(thread))):
-            told.append(thread)
-    return Wall(length_ns, told, is_complete)
+            reported.append(thread)
+    return Wall(length_ns, reported, is_complete)
+
+
+def _functions_outside(
+    batch: Batch, samples: Sequence[Sample], block: Block
+) -> dict[int, list[SampledFunction]]:
+    """The sampled functions of each thread in the time outside of ranges, by its number.
+
+    A sample in a range of the program's is of that range's time, and a step is none.
+    """
+    steps = {*batch.event_id[is_step(batch)].tolist()}
+    by_thread: dict[int, list[Sample]] = {}
+    for sample in samples:
+        is_outside = sample.parent == 0 or sample.parent in steps
+        if is_outside and block.start_ns <= sample.time_ns <= block.end_ns:
+            by_thread.setdefault(sample.thread.number, []).append(sample)
+    return {number: sampled_functions(found) for number, found in by_thread.items()}
 
 
 def is_step(batch: Batch) -> Mask:

@@ -68,7 +68,8 @@ class Recording(RecordedRanges):
             ranges = (self.process == number) & self.in_working_threads
             start_ns = int(self.start_ns[ranges].min(initial=INT64.stop - 1))
             extent = Block(start_ns, int(self.end_ns[ranges].max(initial=start_ns)))
-            walls.append(wall_time(process.batch, process.block or extent))
+            block = process.block or extent
+            walls.append(wall_time(process.batch, block, samples=process.samples))
         return walls
 
     @cached_property

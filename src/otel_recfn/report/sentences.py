@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from otel_recfn.batches.wall import Wall
 from otel_recfn.report.activities import WORK, Activity
 from otel_recfn.report.device_use import busy_time
 from otel_recfn.report.kinds import FIRST_USE, WAITING
@@ -38,7 +39,8 @@ def what_took_the_time(recording: Recording) -> list[str]:
     other_ns = sum(times[work] for work in others)
     percentages = _percentages([ns for _, ns in named] + [other_ns])
     sentences = [
-        f"{work} took {percentage}% of the time, {duration(ns)}{_explanation(inside, work, ns)}."
+        f"{work} took {percentage}% of the time, {duration(ns)}"
+        f"{_explanation(inside, work, ns, recording.walls)}."
         for (work, ns), percentage in zip(named, percentages, strict=False)
     ]
     if other_ns >= 1:
@@ -158,9 +160,16 @@ def _in_sentence(work: str) -> str:
     return work if work.startswith("Python") else work[0].lower() + work[1:]
 
 
-def _explanation(inside: Mapping[str, Counter[str]], work: str, ns: float) -> str:
+def _explanation(
+    inside: Mapping[str, Counter[str]], work: str, ns: float, walls: Sequence[Wall]
+) -> str:
     """The end of a sentence: what may have run outside PyTorch, or the main operation."""
-    return _main_operation(inside[work], ns) if work in inside else f": {OUTSIDE_PARTS}"
+    if work in inside:
+        return _main_operation(inside[work], ns)
+    functions = [each for wall in walls for thread in wall.threads for each in thread.functions]
+    if not functions:
+        return f": {OUTSIDE_PARTS}"
+    return f": {shorten(max(functions, key=lambda each: each.time).name)} most of it (sampled)"
 
 
 def _main_operation(parts: Counter[str], whole_ns: float) -> str:

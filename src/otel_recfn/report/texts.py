@@ -104,6 +104,10 @@ def _walls(recording: Recording) -> list[dict[str, Any]]:
                     "recorded_us": thread.recorded_ns / 1000,
                     "outside_us": thread.outside_ns / 1000,
                     "between_steps_us": thread.between_steps_ns / 1000,
+                    "functions": [
+                        {"name": each.name, "time_us": each.time, "samples": each.count}
+                        for each in thread.functions
+                    ],
                     "steps": [
                         {
                             "step": step.name,

@@ -291,7 +291,7 @@ class profile:
         rows = self._rows()
         wall = self._wall(rows)
         found = findings([Recording([self._process(rows)])])
-        return tree_with_bars(build_tree(rows, wall=wall), found, self.lost, wall.sentences)
+        return tree_with_bars(build_tree(rows, wall=wall), found, self.lost, wall.sentences())
 
     def _repr_html_(self) -> str | None:
         """The report for a notebook; None if the profile recorded nothing."""

@@ -226,7 +226,9 @@ class KeyAverages(Sequence[KeyAverage]):
         title = f"{header}\n" if header is not None else ""
         table = render(displayed, columns, sort_by, row_limit)
         total = f"Self CPU time total: {time_in(whole)}\n"
-        walls = [f"{sentence}\n" for sentence in self._wall.sentences] if self._wall else []
+        walls = (
+            [f"{sentence}\n" for sentence in self._wall.sentences(time_in)] if self._wall else []
+        )
         return "".join([title, table, total, *walls, lost_line(self._lost)])
 
     def __str__(self) -> str:

@@ -13,7 +13,7 @@ open.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +35,7 @@ from otel_recfn.model.events import (
 from otel_recfn.support.safe_texts import visible
 
 Mask = NDArray[np.bool_]
+TimeText = Callable[[float], str]
 OUTSIDE = "outside PyTorch"
 """The name of the time outside of ranges."""
 MAX_FUNCTIONS = 5
@@ -94,20 +95,19 @@ class ThreadTime(NamedTuple):
         """The time in which one of its ranges was open."""
         return self.wall_ns - self.outside_ns
 
-    @property
-    def sentences(self) -> list[str]:
+    def sentences(self, time_in: TimeText) -> list[str]:
         """What is reported of the thread: how much was recorded, and of the steps."""
         if not self.wall_ns:
             return []
         outside = self.outside_ns / self.wall_ns
         found = [
             f"{self.name}: {1 - outside:.1%} recorded, {outside:.1%}"
-            f" ({time_text(self.outside_ns / 1000)}) {OUTSIDE}."
+            f" ({time_in(self.outside_ns / 1000)}) {OUTSIDE}."
         ]
         if self.functions:
             found.append(self._functions_sentence())
         if self.steps:
-            found.append(self._steps_sentence())
+            found.append(self._steps_sentence(time_in))
         return found
 
     def _functions_sentence(self) -> str:
@@ -117,17 +117,17 @@ class ThreadTime(NamedTuple):
         ]
         return f"Sampled {OUTSIDE} in {self.name}: {', '.join(functions)}."
 
-    def _steps_sentence(self) -> str:
+    def _steps_sentence(self, time_in: TimeText) -> str:
         most = max(self.steps, key=lambda step: step.outside_ns)
         wall_us, outside_us = (
             sum(times) / len(self.steps) / 1000
             for times in zip(*[step[1:] for step in self.steps], strict=True)
         )
         return (
-            f"{len(self.steps):,} steps in {self.name}: {time_text(wall_us)} each on average,"
-            f" {time_text(outside_us)} of it {OUTSIDE}; most in {most.name},"
-            f" {time_text(most.outside_ns / 1000)} of {time_text(most.wall_ns / 1000)}."
-            f" {time_text(self.between_steps_ns / 1000)} {OUTSIDE} is in no step."
+            f"{len(self.steps):,} steps in {self.name}: {time_in(wall_us)} each on average,"
+            f" {time_in(outside_us)} of it {OUTSIDE}; most in {most.name},"
+            f" {time_in(most.outside_ns / 1000)} of {time_in(most.wall_ns / 1000)}."
+            f" {time_in(self.between_steps_ns / 1000)} {OUTSIDE} is in no step."
         )
 
 
@@ -142,13 +142,15 @@ class Wall(NamedTuple):
     is_complete: bool = True
     """Whether no range was lost: the time of lost ones seems to be outside."""
 
-    @property
-    def sentences(self) -> list[str]:
-        """The wall time, and what each of the threads did in it."""
+    def sentences(self, time_in: TimeText = time_text) -> list[str]:
+        """The wall time, and what each of the threads did in it.
+
+        ``time_in`` makes texts of microseconds.
+        """
         loss = "" if self.is_complete else f" Some ranges were lost: they count as {OUTSIDE}."
-        found = [f"Wall time: {time_text(self.ns / 1000)}.{loss}"]
+        found = [f"Wall time: {time_in(self.ns / 1000)}.{loss}"]
         for thread in self.threads:
-            found += thread.sentences
+            found += thread.sentences(time_in)
         return found
 
 

@@ -54,11 +54,11 @@ def what_took_the_time(recording: Recording) -> list[str]:
 def wall_sentences(recording: Recording) -> list[str]:
     """The sentences that say the wall time of each process, and what threads did in it."""
     if len(recording.processes) == 1:
-        return recording.walls[0].sentences
+        return recording.walls[0].sentences()
     return [
         f"{process.label}: {sentence}"
         for process, wall in zip(recording.processes, recording.walls, strict=True)
-        for sentence in wall.sentences
+        for sentence in wall.sentences()
     ]
 
 

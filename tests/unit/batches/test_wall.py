@@ -43,7 +43,7 @@ def test_a_step_only_divides_time(step: dict[str, Any]) -> None:
     assert thread.outside_ns == 90_000_000
     assert [(each.wall_ns, each.outside_ns) for each in thread.steps] == [(50_000_000, 40_000_000)]
     assert thread.between_steps_ns == 50_000_000
-    assert thread.sentences[1].endswith(" 50.000ms outside PyTorch is in no step.")
+    assert wall.sentences()[2].endswith(" 50.000ms outside PyTorch is in no step.")
 
 
 def test_a_training_step_that_nothing_marks_is_told() -> None:
@@ -91,7 +91,7 @@ def test_without_a_block_the_wall_is_that_of_the_ranges() -> None:
 
 def test_what_was_lost_is_said_to_seem_outside() -> None:
     wall = wall_time(make_batch([ran("aten::mm", 10, 20)]), BLOCK, is_complete=False)
-    assert wall.sentences == [
+    assert wall.sentences() == [
         "Wall time: 100.000ms. Some ranges were lost: they count as outside PyTorch.",
         "MainThread: 10.0% recorded, 90.0% (90.000ms) outside PyTorch.",
     ]

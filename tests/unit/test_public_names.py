@@ -56,8 +56,8 @@ SETTINGS = """
     open_range_s
 """
 SETTINGS_OF_PROFILES = """
-    scopes record_shapes with_flops with_stack profile_memory modules python_calls max_events
-    activities schedule on_trace_ready with_modules
+    scopes record_shapes with_flops with_stack profile_memory outside modules python_calls
+    max_events activities schedule on_trace_ready with_modules
 """
 
 

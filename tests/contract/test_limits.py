@@ -45,11 +45,9 @@ on_one_recorder = examples(60)
 
 def kept(text: str, most: int) -> str:
     """The characters that fit, lone surrogates as the text that tells them."""
-    escaped = "".join(
-        f"\\u{ord(each):04x}" if 0xD800 <= ord(each) < 0xE000 else each for each in text
-    )
+    told = "".join(f"\\u{ord(each):04x}" if 0xD800 <= ord(each) < 0xE000 else each for each in text)
     size, characters = 0, []
-    for character in escaped:
+    for character in told:
         size += len(character.encode())
         if size > most:
             break

@@ -16,18 +16,16 @@ from otel_recfn.settings.variables import wrong_variables
 
 
 @pytest.mark.parametrize(
-    ("variable", "expected"),
+    ("variable", "told"),
     [
         ("OTEL_RECFN_CHROME_TARCE", "did you mean OTEL_RECFN_CHROME_TRACE?"),
         ("OTEL_RECFN_CACHEDIR", "did you mean OTEL_RECFN_CACHE_DIR?"),
         ("OTEL_RECFN_XYZ", "there are OTEL_RECFN_SCOPES, "),
     ],
 )
-def test_a_variable_that_is_none_of_ours_is_told_with_the_nearest(
-    variable: str, expected: str
-) -> None:
+def test_a_variable_that_is_none_of_ours_is_told_with_the_nearest(variable: str, told: str) -> None:
     [message] = wrong_variables({variable: "1", "OTEL_RECFN_MODULES": "true", "OTHER": "1"})
-    assert message.startswith(f"{variable} is not a variable of otel-recfn; {expected}")
+    assert message.startswith(f"{variable} is not a variable of otel-recfn; {told}")
 
 
 def test_it_is_logged(
@@ -41,7 +39,7 @@ def test_it_is_logged(
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "expected"),
+    ("variable", "value", "told"),
     [
         (
             "OTEL_RECFN_ENABLED",
@@ -82,7 +80,7 @@ def test_a_variable_with_a_wrong_value_is_one_line_and_the_default_holds(
     tmp_path: Path,
     variable: str,
     value: str,
-    expected: str,
+    told: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(variable, value)
@@ -95,7 +93,7 @@ def test_a_variable_with_a_wrong_value_is_one_line_and_the_default_holds(
     [line] = [
         record.getMessage() for record in caplog.records if "OTEL_RECFN_" in record.getMessage()
     ]
-    assert line.replace(f"{tmp_path}/", "").startswith(expected)
+    assert line.replace(f"{tmp_path}/", "").startswith(told)
     assert line.endswith("It is ignored, as if it were not set")
 
 
@@ -110,7 +108,7 @@ def test_a_keyword_with_the_same_value_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("keywords", "expected"),
+    ("keywords", "told"),
     [
         (
             {"span_budgets": 3},
@@ -155,14 +153,14 @@ def test_a_keyword_with_the_same_value_is_an_error(
     ],
 )
 def test_keywords_that_can_not_be_followed_are_refused(
-    instrumentor: OtelRecordFunctionInstrumentor, keywords: dict[str, Any], expected: str
+    instrumentor: OtelRecordFunctionInstrumentor, keywords: dict[str, Any], told: str
 ) -> None:
-    with pytest.raises(SettingError, match=expected):
+    with pytest.raises(SettingError, match=told):
         instrumentor.instrument(**keywords)
 
 
 @pytest.mark.parametrize(
-    ("keywords", "expected"),
+    ("keywords", "told"),
     [
         ({"whith_stack": True}, r"^profile\(\) has no whith_stack; did you mean with_stack\?$"),
         ({"xyz": True}, r"^profile\(\) has no xyz; there are scopes, record_shapes, "),
@@ -174,9 +172,9 @@ def test_keywords_that_can_not_be_followed_are_refused(
     ],
 )
 def test_keywords_that_a_profile_can_not_follow_are_refused(
-    keywords: dict[str, Any], expected: str
+    keywords: dict[str, Any], told: str
 ) -> None:
-    with pytest.raises(SettingError, match=expected):
+    with pytest.raises(SettingError, match=told):
         profile(**keywords)
 
 

@@ -21,7 +21,6 @@ from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.calls import CallSource, ProgramTexts
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Source, Wanted
-from otel_recfn.sources.python_samples import PythonSamples
 from otel_recfn.support.interruptions import raised_by_signal_handler
 from otel_recfn.support.logs import log
 
@@ -40,7 +39,6 @@ def process_sources(recorder: Recorder) -> list[Source]:
         modules,
         Compilations(),
         CallSource(texts),
-        PythonSamples(),
     ]
 
 
@@ -74,7 +72,7 @@ class Sources:
         return sorted(
             {
                 switch.source.needs
-                for switch in self._wanted_switches(asked)
+                for switch in self._wanted(asked)
                 if switch.source.needs is not None
             }
         )
@@ -84,7 +82,7 @@ class Sources:
 
         May take seconds.
         """
-        for switch in self._wanted_switches(asked):
+        for switch in self._wanted(asked):
             if switch.source.needs == module:
                 switch.prepared = bool(self._guarded(switch, switch.source.prepare))
 
@@ -108,7 +106,7 @@ class Sources:
             if switch.enabled_with is not None and switch.source.check is not None:
                 self._guarded(switch, partial(switch.source.check, last=last))
 
-    def _wanted_switches(self, asked: frozenset[EventSource]) -> list[_Switch]:
+    def _wanted(self, asked: frozenset[EventSource]) -> list[_Switch]:
         return [switch for switch in self._switches if switch.is_wanted(asked)]
 
     def _guarded(self, switch: _Switch, call: Callable[[], Any]) -> Any:

@@ -25,8 +25,7 @@ class DrainWaker {
 #endif
   }
 
-  // Whether it was woken.
-  bool wait(uint64_t timeout_ns) {
+  void wait(uint64_t timeout_ns) {
 #if defined(__linux__)
     const timespec timeout = as_timespec(timeout_ns);
     // The kernel compares the word with 0 itself as it puts the thread to sleep: a wake that comes
@@ -40,7 +39,7 @@ class DrainWaker {
       nanosleep(&slice, nullptr);
     }
 #endif
-    return woken_.exchange(0) != 0;
+    woken_.store(0);
   }
 
  private:

@@ -166,7 +166,7 @@ class Instruments:
                 self._streams = SdkStreams(self._histogram)
         except ChangedSdkError as error:
             self._log_change(error)
-        return self._streams if self._streams is not None and self._streams.are_used else None
+        return self._streams if self._streams is not None and self._streams.asked else None
 
     def attach(self, feed: Feed, report: Callable[[], Report]) -> None:
         """Ask a sink from now on. ``report`` reads the counters of its capture."""
@@ -214,10 +214,7 @@ class Instruments:
         try:
             taken.streams.add(
                 taken.sums,
-                {
-                    number: _attributes(taken.series[number])
-                    for number in taken.sums.filled_series()
-                },
+                {number: _attributes(taken.series[number]) for number in taken.sums.filled()},
             )
         except MemoryError:
             _log.warning(

@@ -40,7 +40,7 @@ from otel_recfn.batches.stage import (
     asked_table,
     find_root,
     records,
-    typed_table,
+    table_of,
 )
 from otel_recfn.model.batch import Batch, Track, TrainingStep
 from otel_recfn.model.events import (
@@ -169,7 +169,7 @@ class StepTraces:
         """
         self._forget_oldest()
         outside = are_rootless(batch.contexts)
-        began = typed_table(
+        began = table_of(
             "new_trace",
             self._own_traces.advance(
                 batch,
@@ -181,7 +181,7 @@ class StepTraces:
         )
         for index in self._indices_to_start(began):
             self._start(began[index : index + 1], batch, target)
-        live = typed_table("live_trace", self._own_traces.live())
+        live = table_of("live_trace", self._own_traces.live())
         self._trace_roots.saw(batch.opened.columns["event_id"], began["first"], live.tolist())
         self._follow()
         self._roots = [

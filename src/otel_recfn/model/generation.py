@@ -40,6 +40,8 @@ class Generation:
     """Whether it is what follows in a unit of which a part was sent, with the beginning of a
     generation or not.
     """
+    earlier_batch_size: int = 0
+    """The largest batch size in the parts before, from which tokens may follow in this one."""
 
     def add(self, number: int, end_ns: int, attributes: Mapping[str, Any]) -> None:
         """Add a range ``decode``, which makes the token of that number, and the attributes of
@@ -58,7 +60,11 @@ class Generation:
 
     def following_part(self) -> Generation:
         """The generation of the unit's next part: each part has what was generated in it."""
-        return Generation(is_partial=True, batch_size=self.batch_size)
+        return Generation(is_partial=True, earlier_batch_size=self._largest_batch_size)
+
+    @property
+    def _largest_batch_size(self) -> int:
+        return max(self.batch_size, self.earlier_batch_size)
 
     def attributes(self, start_ns: int) -> dict[str, Any]:
         """The attributes for a unit that began at ``start_ns``; none if the first token was there
@@ -101,4 +107,6 @@ class Generation:
         """The conventions mean the tokens of all sequences, without padding. In a batch of several
         nobody knows which tokens are padding, so only single sequences have them.
         """
-        return {USAGE + name: getattr(self, name) for name in names if self.batch_size == 1}
+        if self._largest_batch_size != 1:
+            return {}
+        return {USAGE + name: getattr(self, name) for name in names}

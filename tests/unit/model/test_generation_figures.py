@@ -41,3 +41,14 @@ def test_the_conventions_count_seconds() -> None:
     found = generation.attributes(1_000_000_000)
     assert found["gen_ai.response.time_to_first_chunk"] == 0.5
     assert found["gen_ai.usage.input_tokens"] == 5
+
+
+def test_a_part_has_the_batch_size_of_its_own_generations() -> None:
+    batch = Generation()
+    batch.add(2, 1_600_000_000, {**FIRST, BATCH_SIZE: 2})
+    part = batch.following_part()
+    part.add(2, 1_700_000_000, FIRST)
+    found = part.attributes(1_000_000_000)
+    assert found[GENERATION + "batch_size"] == 1
+    # Tokens of the batch may be among the part's.
+    assert "gen_ai.usage.output_tokens" not in found

@@ -1,8 +1,8 @@
 """OpenTelemetry instrumentation for PyTorch's RecordFunction.
 
 Names are resolved when they are first used, so that ``import otel_recfn`` loads neither numpy nor
-the exporters. Without the native part all names can be imported: ``record_function`` and ``step``
-then record nothing, and ``profile`` raises ``RecorderUnavailable`` when it is called.
+the exporters. Without the native part all names can be imported: ``record_function``, ``step`` and
+``batch`` then record nothing, and ``profile`` raises ``RecorderUnavailable`` when it is called.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from otel_recfn.profiling import profile
     from otel_recfn.sinks.in_memory import InMemorySink
     from otel_recfn.sinks.protocol import Sink
-    from otel_recfn.user_ranges import step
+    from otel_recfn.user_ranges import batch, step
 
     record_function: type[Any]
 
@@ -28,6 +28,7 @@ _MODULES = {
     "PythonCalls": "otel_recfn.model.python_calls",
     "RecordScope": "otel_recfn.model.events",
     "Sink": "otel_recfn.sinks.protocol",
+    "batch": "otel_recfn.user_ranges",
     "profile": "otel_recfn.profiling",
     "record_function": "otel_recfn.user_ranges",
     "step": "otel_recfn.user_ranges",
@@ -41,6 +42,7 @@ __all__ = [
     "RecordScope",
     "Sink",
     "__version__",
+    "batch",
     "profile",
     "record_function",
     "step",
@@ -134,7 +136,7 @@ def _value(name: str) -> Any:
     """The value of a public name."""
     from importlib import import_module
 
-    if name in ("profile", "record_function", "step"):
+    if name in ("batch", "profile", "record_function", "step"):
         from otel_recfn.errors import RecorderUnavailable
         from otel_recfn.support.native_part import native_part, placeholder
 

@@ -58,6 +58,26 @@ class TrainingStep(NamedTuple):
     context: int
     is_marked: bool
 
+class Sample(NamedTuple):
+    """What a thread ran in Python while it recorded nothing, as that of ``model/batch.py``."""
+
+    parent: int
+    time_ns: int
+    duration_ns: int
+    name: int
+    thread: int
+    context: int
+
+class QuietThread(NamedTuple):
+    """A thread that has recorded nothing for a millisecond."""
+
+    number: int
+    ident: int
+    position: int
+    """The position of its ring."""
+    duration_ns: int
+    """The time since the thread was looked at before."""
+
 class Drained(NamedTuple):
     """What closed since the last drain."""
 
@@ -76,6 +96,9 @@ class Drained(NamedTuple):
     clock_jump_ns: int
     """The nanoseconds by which the wall clock was set, if by over a second."""
     steps: list[TrainingStep]
+    unfinished_steps: list[TrainingStep]
+    """With copies of open ranges: copies of the steps that go on, as if they were over."""
+    samples: list[Sample]
 
 class Moment(NamedTuple):
     """A moment by all clocks, in a thread."""
@@ -180,7 +203,7 @@ class Stage:
         rows_to_spare: int,
         max_batches: int,
         columns: ColumnDescriptions,
-        batch_of: Callable[[Mapping[str, Any], int, bool], Batch],
+        batch_from_fields: Callable[[Mapping[str, Any], int, bool], Batch],
     ) -> Self: ...
     def _add(
         self, batch: Batch, contexts: NDArray[Any], roots: NDArray[Any], continues: bool, /
@@ -469,6 +492,16 @@ def give_up() -> None: ...
 def count_discarded(rows: int, /) -> None: ...
 def wait(seconds: float, /) -> None: ...
 def wake() -> None: ...
+def begin_looks() -> None:
+    """Follow the threads that record something from now on."""
+
+def wait_for_quiet(seconds: float, /) -> list[QuietThread]:
+    """Look 50 times a second which of them record nothing, until some don't, ``wake_looks`` is
+    called, or the time is over.
+    """
+
+def wake_looks() -> None: ...
+def add_sample(thread_number: int, position: int, duration_ns: int, name: str, /) -> None: ...
 def watch_calls(
     functions: tuple[FunctionType, ...],
     enter: Callable[[Any], Any],

@@ -20,7 +20,7 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 
 from otel_recfn.errors import CallRefused, RecfnError, RecorderUnavailable, SettingError
 from otel_recfn.settings.checking import IGNORED
-from otel_recfn.settings.selecting import selected
+from otel_recfn.settings.selecting import select_by_settings
 from otel_recfn.settings.setting import ENVIRONMENT_PREFIX, with_arguments
 from otel_recfn.settings.table import SETTINGS, Settings
 from otel_recfn.settings.values import DURATION
@@ -257,7 +257,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 files = [ChromeTraceSink(writer, FILE_QUEUE_BYTES, session.recorder_lost)]
         # Metrics are closed last, because they report the final counters of the other sinks.
         capture = Capture(
-            selected(settings),
+            select_by_settings(settings),
             [*files, spans, *settings.sinks, metrics],
             buffer_bytes=settings.buffer_bytes,
             spans=spans,
@@ -334,7 +334,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         Returns False if ``timeout_s`` seconds were not enough, if there is no recording, or if
         instrumentation is suppressed, as in an exporter.
         """
-        return self._flush(DURATION.checked("timeout_s", timeout_s))
+        return self._flush(DURATION.check_value("timeout_s", timeout_s))
 
     def _flush(self, timeout_s: float, *, spans_alone: bool = False) -> bool:
         if self._capture is None:

@@ -22,8 +22,10 @@ from otel_recfn.batches.call_tree import CallTree
 from otel_recfn.batches.key_average import KeyAverages
 from otel_recfn.batches.profiled_event import ProfiledEvent
 from otel_recfn.batches.profiled_events import event_finder, profiled_events
+from otel_recfn.batches.sampled_functions import SampledFunction, sampled_functions
 from otel_recfn.batches.stack_lines import STACK_METRICS, stack_lines
 from otel_recfn.batches.text_tables import lost_text
+from otel_recfn.batches.wall import Wall, wall_time
 from otel_recfn.errors import RecfnError, SettingError
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, Extra, RecordScope, whole_number
@@ -40,7 +42,7 @@ from otel_recfn.session.capture import Capture
 from otel_recfn.session.kept_recording import KeptRecording
 from otel_recfn.session.session import process_session
 from otel_recfn.session.step_schedule import RECORD, RECORD_AND_SAVE, RECORDED, StepSchedule
-from otel_recfn.settings.selecting import selected, with_frames
+from otel_recfn.settings.selecting import select_by_settings, with_frames
 from otel_recfn.settings.table import ProfileSettings
 from otel_recfn.settings.torch_keywords import log_other_activities, refuse_others
 from otel_recfn.sinks.chrome.export import export
@@ -77,6 +79,9 @@ class profile:
             every thread, and between operators in the thread that starts the profile and in what
             PyTorch runs for it in other threads. While a torch.profiler is active in a thread,
             PyTorch reports to that profiler alone. Default: false.
+        outside: whether to sample, 50 times a second, which Python functions run in threads that
+            record nothing at the moment. Not where ``python_calls`` shows them exactly. Default:
+            true.
         modules: whether to record ``nn.Module`` calls. Default: true.
         python_calls: whether to record calls of Python and C functions: ``True``, or
             ``PythonCalls(include=..., max_depth=...)`` for some of them. Default: false.
@@ -104,6 +109,7 @@ class profile:
         with_flops: bool = False,
         with_stack: bool = False,
         profile_memory: bool = False,
+        outside: bool = True,
         modules: bool = True,
         python_calls: bool | PythonCalls = False,
         max_events: int = 4_000_000,
@@ -124,7 +130,7 @@ class profile:
         """The schedule's action for the current step; empty if none has begun."""
         self._open_step: AbstractContextManager[Any] | None = None
         log_other_activities(settings.activities)
-        self._selected = selected(settings)
+        self._selected = select_by_settings(settings)
         self._recording = KeptRecording(with_frames(self._selected), self._selected, max_events)
         self._started = False
 
@@ -253,7 +259,9 @@ class profile:
             group_by_stack_n=group_by_stack_n,
             find_event=event_finder(rows),
         )
-        return KeyAverages(found, self.lost, lambda: self._report(rows).in_notebook())
+        return KeyAverages(
+            found, self.lost, lambda: self._report(rows).in_notebook(), self._wall(rows)
+        )
 
     def tree(self, by: By = "name") -> CallTree:
         """The count, total and self time per call path.
@@ -273,16 +281,17 @@ class profile:
                 "by='module' needs calls of modules, which this profile left out; drop"
                 " modules=False or with_modules=False"
             )
-        return build_tree(self._rows(), by, self.lost)
+        rows = self._rows()
+        return build_tree(rows, by, self.lost, self._wall(rows))
 
     def __str__(self) -> str:
-        """The findings, followed by the tree of calls with bars."""
+        """The wall time, the findings, and the tree of calls with bars."""
         if self._recording.capture is None:
             return repr(self)
         rows = self._rows()
-        return tree_with_bars(
-            build_tree(rows), findings([Recording([Process("", rows)])]), self.lost
-        )
+        wall = self._wall(rows)
+        found = findings([Recording([self._process(rows)])])
+        return tree_with_bars(build_tree(rows, wall=wall), found, self.lost, wall.sentences())
 
     def _repr_html_(self) -> str | None:
         """The report for a notebook; None if the profile recorded nothing."""
@@ -296,9 +305,20 @@ class profile:
         count = sum(map(len, self._recording.store.batches()))
         return f"<profile of {count:,} events{lost}; print() shows them>"
 
+    def outside(self) -> list[SampledFunction]:
+        """The Python functions that threads ran while they recorded nothing, the longest first.
+
+        They are found by samples, 50 a second, so their times are estimates. None of what ran in
+        the first 20 ms is certain to be among them, and nothing of threads that have recorded no
+        range since the profile began.
+        """
+        self._begun_capture()
+        self._recording.fetch()
+        return sampled_functions(self._recording.store.samples())
+
     def findings(self) -> list[Finding]:
         """At most five things that take the time, the most serious first."""
-        return findings([Recording([Process("", self._rows())])])
+        return findings([Recording([self._process(self._rows())])])
 
     def export_chrome_trace(
         self, path: str | os.PathLike[str], *, use_python_export: bool = False
@@ -345,7 +365,20 @@ class profile:
     def _report(self, rows: Batch) -> Report:
         lost = self.lost
         notes = [f"Lost, and not in these pictures: {lost_text(lost)}."] if lost else []
-        return Report([Process("", rows)], "Profile", notes)
+        return Report([self._process(rows)], "Profile", notes)
+
+    def _process(self, rows: Batch) -> Process:
+        samples = self._recording.store.samples()
+        return Process("", rows, block=self._recording.block, samples=samples)
+
+    def _wall(self, rows: Batch) -> Wall:
+        is_complete = not any("dropped." in name for name in self.lost)
+        return wall_time(
+            rows,
+            self._recording.block,
+            is_complete=is_complete,
+            samples=self._recording.store.samples(),
+        )
 
     def modules(self) -> list[CalledObject]:
         """The ``nn.Module``s that were called, with parameters and gradients at the first call.

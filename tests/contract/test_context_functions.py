@@ -49,7 +49,7 @@ class Shown:
             has_target=lambda: self.has_target,
             trace_of=lambda root: SpanContext(root, 1, False),
             is_outside=lambda trace_id, span_id: False,
-            start_step=lambda name, number, code, start_ns: None,
+            start_step=lambda name, number, code, start_ns, requests: None,
             saw=lambda trace_id, span_id, span: None,
         )
 

@@ -71,12 +71,12 @@ def test_a_failure_tells_it_too(capture: Capture) -> None:
 
 
 def test_whoever_ends_a_range_is_told(capture: Capture) -> None:
-    told = source_calls.end(capture.begin())
+    cpu_time_ns = source_calls.end(capture.begin())
     outer = capture.begin()
-    told_of_inner = source_calls.end(capture.begin("inner"))
+    inner_cpu_time_ns = source_calls.end(capture.begin("inner"))
     capture.end(outer)
     rows = capture.finish()
-    assert (told, told_of_inner) == (rows[0].cpu_time_ns, -1)
+    assert (cpu_time_ns, inner_cpu_time_ns) == (rows[0].cpu_time_ns, -1)
     assert source_calls.end(0) == -1
 
 
@@ -155,8 +155,8 @@ def test_not_where_another_greenlet_ran(capture: Capture) -> None:
     first, other = greenlet.greenlet(switches), greenlet.greenlet(works)
     first.switch()
     capture.end(capture.begin("later"))
-    told = {row.name: row.cpu_time_ns >= 0 for row in capture.finish()}
-    assert told == {"switches": False, "works": True, "later": True}
+    has_cpu_time = {row.name: row.cpu_time_ns >= 0 for row in capture.finish()}
+    assert has_cpu_time == {"switches": False, "works": True, "later": True}
 
 
 def test_not_where_a_generator_went_on_in_another_context(capture: Capture) -> None:

@@ -101,8 +101,8 @@ def test_a_begin_that_is_under_way_when_its_recording_ends(capture: Capture, sta
     rows = capture.finish()
     assert [(row.name, row.parent) for row in rows] == [("inside", 0)]
     assert [opened.event_id for opened in capture.opened()] == [inside]
-    told = difference(recorder.counters(), before)
-    assert (told.lost_in_drain, told.dropped) == (0, 0), (
+    counts = difference(recorder.counters(), before)
+    assert (counts.lost_in_drain, counts.dropped) == (0, 0), (
         "it is no loss: it began when nothing was recorded any more"
     )
     assert len(capture.rows()) == 1

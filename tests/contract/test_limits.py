@@ -45,9 +45,11 @@ on_one_recorder = examples(60)
 
 def kept(text: str, most: int) -> str:
     """The characters that fit, lone surrogates as the text that tells them."""
-    told = "".join(f"\\u{ord(each):04x}" if 0xD800 <= ord(each) < 0xE000 else each for each in text)
+    escaped = "".join(
+        f"\\u{ord(each):04x}" if 0xD800 <= ord(each) < 0xE000 else each for each in text
+    )
     size, characters = 0, []
-    for character in told:
+    for character in escaped:
         size += len(character.encode())
         if size > most:
             break

@@ -25,24 +25,24 @@ from otel_recfn.sinks.protocol import Sink
 USER = RecordScope.USER_SCOPE
 
 
-class Told(InMemorySink):
+class OpenRangesSink(InMemorySink):
     """A sink that is told of open ranges: each time it is, the names."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[list[Event]] = []
+        self.reports: list[list[Event]] = []
 
     def write(self, batch: Batch) -> None:
         super().write(batch)
         if batch.long_open is not None:
-            self.told.append(list(batch.long_open.events()))
+            self.reports.append(list(batch.long_open.events()))
 
     def after_fork_in_child(self) -> Sink | None:
-        return Told()
+        return OpenRangesSink()
 
     def names(self) -> list[str]:
         """Of what was told last."""
-        return sorted(event.name for event in self.told[-1]) if self.told else []
+        return sorted(event.name for event in self.reports[-1]) if self.reports else []
 
 
 class Looked:
@@ -57,7 +57,7 @@ class Looked:
             recorder,
             clock,
             Session(recorder),
-            Told(),
+            OpenRangesSink(),
         )
         self.capture = self.start(self.sink, open_range_s, **selected)
 
@@ -95,22 +95,22 @@ def make(recorder: Recorder, clock: Clock) -> Iterator[Callable[..., Looked]]:
 
 
 def test_a_range_that_hangs_is_told_although_nothing_else_happens(recorder: Recorder) -> None:
-    sink, session = Told(), Session(recorder)
+    sink, session = OpenRangesSink(), Session(recorder)
     session.start(Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=0.05))
     try:
         outer = source_calls.begin("outer", USER, EventSource.RECORD_FUNCTION)
         inner = source_calls.begin("inner", USER, EventSource.RECORD_FUNCTION)
         wait_until(lambda: sink.names() == ["inner", "outer"])
-        told = {event.event_id: event for event in sink.told[-1]}
-        assert told[inner].parent == outer
+        reports = {event.event_id: event for event in sink.reports[-1]}
+        assert reports[inner].parent == outer
         assert all(
             event.flags & EventFlag.PARTIAL and event.duration_ns >= 50_000_000
-            for event in told.values()
+            for event in reports.values()
         )
         assert sink.events() == []
         source_calls.end(inner)
         source_calls.end(outer)
-        wait_until(lambda: sink.told[-1] == [])
+        wait_until(lambda: sink.reports[-1] == [])
     finally:
         session.at_exit()
     assert [(event.event_id, event.flags & EventFlag.PARTIAL) for event in sink.events()] == [
@@ -122,7 +122,7 @@ def test_a_range_that_hangs_is_told_although_nothing_else_happens(recorder: Reco
 def test_sinks_that_do_not_ask_are_not_told_and_a_sink_that_raises_is_removed(
     make: Callable[..., Looked], caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Raises(Told):
+    class Raises(OpenRangesSink):
         name = "raises"
 
         def write(self, batch: Batch) -> None:
@@ -130,7 +130,7 @@ def test_sinks_that_do_not_ask_are_not_told_and_a_sink_that_raises_is_removed(
                 raise ValueError("no")
 
     looked = make()
-    plain, raising, beside = InMemorySink(), Raises(), Told()
+    plain, raising, beside = InMemorySink(), Raises(), OpenRangesSink()
     several = Capture(
         Selected(), [plain, raising, beside], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=1e-9
     )
@@ -152,14 +152,55 @@ def test_sinks_that_do_not_ask_are_not_told_and_a_sink_that_raises_is_removed(
 def test_each_capture_is_told_of_what_it_sees(make: Callable[..., Looked]) -> None:
     looked = make(scopes=1 << RecordScope.FUNCTION)
     earlier = looked.begin("earlier", RecordScope.FUNCTION)
-    later, untold = Told(), Told()
+    later, untold = OpenRangesSink(), OpenRangesSink()
     looked.start(later, 1e-9)
     looked.start(untold, None)
     user = looked.begin("user")
     function = looked.begin("function", RecordScope.FUNCTION)
     assert looked.look() == ["earlier", "function"]
-    parents = {event.event_id: event.parent for event in looked.sink.told[-1]}
+    parents = {event.event_id: event.parent for event in looked.sink.reports[-1]}
     assert parents == {earlier: 0, function: earlier}
     assert later.names() == ["function", "user"]
-    assert {event.event_id: event.parent for event in later.told[-1]} == {user: 0, function: user}
-    assert untold.told == []
+    assert {event.event_id: event.parent for event in later.reports[-1]} == {
+        user: 0,
+        function: user,
+    }
+    assert untold.reports == []
+
+
+def test_a_sink_hears_of_open_ranges_after_the_time_that_it_asks_for(
+    make: Callable[..., Looked],
+) -> None:
+    class Soon(OpenRangesSink):
+        open_range_s = 1e-9
+
+    looked = make(open_range_s=3600.0)
+    soon = Soon()
+    looked.session.start(
+        Capture(
+            Selected(),
+            [soon, looked.sink],
+            buffer_bytes=DEFAULT_BUFFER_BYTES,
+            open_range_s=3600.0,
+        )
+    )
+    event_id = looked.begin("open")
+    assert looked.look() == []
+    assert soon.names() == ["open"]
+    source_calls.end(event_id)
+    looked.look()
+    assert soon.reports[-1] == []
+
+
+def test_a_capture_without_open_ranges_has_none_for_any_sink(make: Callable[..., Looked]) -> None:
+    class Soon(OpenRangesSink):
+        open_range_s = 1e-9
+
+    looked, soon = make(open_range_s=None), Soon()
+    looked.session.start(
+        Capture(Selected(), [soon], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=None)
+    )
+    event_id = looked.begin("open")
+    looked.look()
+    assert soon.reports == []
+    source_calls.end(event_id)

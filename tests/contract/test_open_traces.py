@@ -185,8 +185,8 @@ def test_the_hook_sees_partial_spans_and_what_it_drops_there_is_dropped_there_al
     spans = {span.name: span for span in program.end()}
     assert spans.keys() == {"request", "OUTER", "MIDDLE", "INNER"}
     assert spans["INNER"].parent.span_id == spans["MIDDLE"].context.span_id
-    told = [(name, False) for name in ("inner", "leaf", "middle", "outer")]
-    assert sorted(seen) == sorted(told + [(name, True) for name, _ in told if looks])
+    expected = [(name, False) for name in ("inner", "leaf", "middle", "outer")]
+    assert sorted(seen) == sorted(expected + [(name, True) for name, _ in expected if looks])
 
 
 @pytest.mark.parametrize(
@@ -246,13 +246,13 @@ def test_spans_of_open_ranges_with_ends_in_any_order(
         program = Looked(recorder, clock, volume=volume)
         try:
             _play(program, workers, moves)
-            told = {
+            ids = {
                 (span.attributes or {})["recfn.event_id"]
                 for spans in program.hangs()
                 for span in spans[1:]
             }
             program.end()
-            assert told <= {event.event_id for event in program.rows.events()}
+            assert ids <= {event.event_id for event in program.rows.events()}
         finally:
             program.close()
 

@@ -23,7 +23,7 @@ TOLD = "another profiler is or was active"
 
 
 @pytest.fixture
-def beside() -> bool:
+def can_be_beside() -> bool:
     """Whether other profile functions stand beside the tracer, and not in its place."""
     return hasattr(sys, "monitoring")
 
@@ -69,11 +69,11 @@ COMING_AND_GOING = [by_setprofile, by_cprofile, by_taking_away]
 def test_one_that_comes_and_goes_is_told_and_the_tracer_comes_back(
     traced: Traced,
     comes_and_goes: Callable[[], None],
-    beside: bool,
+    can_be_beside: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     # CProfile is a tool of it then.
-    beside = beside or (comes_and_goes is by_cprofile and hasattr(sys, "monitoring"))
+    can_be_beside = can_be_beside or (comes_and_goes is by_cprofile and hasattr(sys, "monitoring"))
     running = traced.begin()
     leaf()
     for _ in range(2):
@@ -83,16 +83,20 @@ def test_one_that_comes_and_goes_is_told_and_the_tracer_comes_back(
     running.stop()
     assert sys.getprofile() is None
     rows = list(running.sink.events())
-    assert [len(tree(rows, name)) for name in ("leaf", "meanwhile", "later")] == [1, 2 * beside, 1]
+    assert [len(tree(rows, name)) for name in ("leaf", "meanwhile", "later")] == [
+        1,
+        2 * can_be_beside,
+        1,
+    ]
     assert [record.levelno for record in caplog.records if TOLD in record.message] == [
         logging.WARNING
-    ] * (not beside)
+    ] * (not can_be_beside)
     check_laws(by_end(rows))
 
 
 @pytest.mark.parametrize("came", ["before", "after"])
 def test_one_that_stays_is_told_and_left_in_place(
-    traced: Traced, beside: bool, came: str, caplog: pytest.LogCaptureFixture
+    traced: Traced, can_be_beside: bool, came: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     try:
         if came == "before":
@@ -104,8 +108,10 @@ def test_one_that_stays_is_told_and_left_in_place(
         assert sys.getprofile() is others
     finally:
         sys.setprofile(None)
-    assert len([record for record in caplog.records if TOLD in record.message]) == (not beside)
-    assert len(tree(list(running.sink.events()), "leaf")) == (beside or came == "after")
+    assert len([record for record in caplog.records if TOLD in record.message]) == (
+        not can_be_beside
+    )
+    assert len(tree(list(running.sink.events()), "leaf")) == (can_be_beside or came == "after")
 
 
 @pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="no sys.monitoring here")

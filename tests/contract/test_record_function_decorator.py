@@ -19,7 +19,7 @@ from otel_recfn.callbacks.registry import add_thread_local_callback
 from otel_recfn.model.events import RecordScope
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.recording.types import RecorderCounters
-from otel_recfn.support.texts import called_code, code_text, python_call_name
+from otel_recfn.support.code_names import called_code, code_text, python_call_name
 
 
 def test_each_call_of_a_decorated_function_is_a_range(

@@ -97,8 +97,10 @@ def test_a_handler_is_refused_what_it_calls_in_the_middle_of_another_call(
     with record_function("before"):
         pass
     done = CALLS[interrupted](session, running)
-    told = [str(answer) for answer in answers if isinstance(answer, CallRefused)] or caplog.messages
-    assert told == [
+    refusals = [
+        str(answer) for answer in answers if isinstance(answer, CallRefused)
+    ] or caplog.messages
+    assert refusals == [
         f"{called}() was called in the middle of {interrupted}() in the same thread, as by a signal"
         " handler, and did nothing; call it when the handler has returned"
     ]

@@ -35,20 +35,20 @@ class Ticks(Source):
     def __init__(self, recorder: Recorder, name: str = "ticks", needs: str | None = None) -> None:
         self.recorder, self.name, self.needs = recorder, name, needs
         self.can_be_had = True
-        self.told: list[Wanted | None] = []
+        self.notes: list[Wanted | None] = []
 
     def prepare(self) -> bool:
         return self.can_be_had
 
     def enable(self, wanted: Wanted) -> None:
-        self.told.append(wanted)
+        self.notes.append(wanted)
 
     def disable(self) -> None:
-        self.told.append(None)
+        self.notes.append(None)
 
     @property
     def enabled(self) -> bool:
-        return bool(self.told) and self.told[-1] is not None
+        return bool(self.notes) and self.notes[-1] is not None
 
     def tick(self) -> None:
         if self.enabled:
@@ -109,7 +109,7 @@ def test_it_is_enabled_while_a_capture_asks_for_its_rows(
     ticks = Ticks(recorder)
     session = session_of(ticks)
     without = Running(session, Selected())
-    assert ticks.told == []
+    assert ticks.notes == []
     asking = Running(session, Selected(sources=WITH_MODULES))
     ticks.tick()
     asking.stop()
@@ -126,16 +126,16 @@ def test_a_source_is_notified_when_the_captures_together_want_something_else(
     first = Running(session, Selected(FUNCTION, Extra.SHAPES, WITH_MODULES))
     second = Running(session, Selected(USER, Extra.STACK, profiler=3))
     first_alone = Wanted(FUNCTION, Extra.SHAPES, WITH_MODULES)
-    assert ticks.told == [
+    assert ticks.notes == [
         first_alone,
         Wanted(FUNCTION | USER, Extra.SHAPES | Extra.STACK, WITH_MODULES, profilers=True),
     ]
     third = Running(session, Selected(USER))
     third.stop()
-    assert len(ticks.told) == 2  # the same
+    assert len(ticks.notes) == 2  # the same
     second.stop()
     first.stop()
-    assert ticks.told[2:] == [first_alone, None]
+    assert ticks.notes[2:] == [first_alone, None]
 
 
 def test_one_that_needs_a_module_waits_for_its_import(
@@ -151,7 +151,7 @@ def test_one_that_needs_a_module_waits_for_its_import(
     waits.tick()
     running.stop()
     assert (running.names(), gone.names()) == (["tick"], [])
-    assert len(waits.told) == 2  # the first capture's wait was called off
+    assert len(waits.notes) == 2  # the first capture's wait was called off
 
 
 @pytest.mark.parametrize("method", ["prepare", "enable", "disable"])

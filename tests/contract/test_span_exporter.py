@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from helpers.forked_work import in_child
 from helpers.otlp_server import OtlpServer
 from helpers.timeouts import PATIENCE_S
-from otel_recfn import OtelRecordFunctionInstrumentor, record_function, step
+from otel_recfn import OtelRecordFunctionInstrumentor, batch, record_function, step
 
 pytestmark = pytest.mark.one_python
 
@@ -113,6 +113,35 @@ def test_steps_need_no_processor_and_none_sees_them(
     assert b"trainer" in resource
 
 
+@pytest.mark.parametrize(
+    "hook", [None, lambda _row, _attributes: None], ids=["encoded", "made by the SDK"]
+)
+def test_so_do_batches_and_the_spans_of_their_requests(
+    exported: Exported, hook: Callable[..., Any] | None
+) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    exported.instrument(tracer_provider=provider, span_hook=hook)
+    with provider.get_tracer("program").start_as_current_span("request") as request:
+        pass
+    with batch([request, None]), record_function("work"):
+        pass
+    assert exported.instrumentor.flush(PATIENCE_S)
+    spans = exported.server.spans
+    [work] = [span for span in spans if span.name == "work"]
+    [forward] = [span for span in spans if span.span_id == work.parent_span_id]
+    [of_request] = [span for span in spans if span not in (work, forward)]
+    assert (forward.name, of_request.name) == ("batch", "batch")
+    request_id = request.get_span_context().span_id.to_bytes(8, "big")
+    assert of_request.parent_span_id == request_id
+    assert [link.span_id for link in forward.links] == [request_id]
+    assert [link.span_id for link in of_request.links] == [forward.span_id]
+    attributes = {pair.key: pair.value for pair in of_request.attributes}
+    assert attributes["recfn.batch.size"].int_value == 2
+    assert len(attributes["recfn.unit.top"].array_value.values) == 1
+    counters = exported.instrumentor.counters()
+    assert (counters["recorded"], counters["added"], counters["exported"]) == (2, 1, 3)
+
+
 def test_a_program_without_a_provider(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_SERVICE_NAME", "trainer")
     exported.instrument()
@@ -126,6 +155,28 @@ def test_a_program_without_a_provider(exported: Exported, monkeypatch: pytest.Mo
     assert all(
         b"trainer" in one.resource.SerializeToString() for one in exported.server.resource_spans
     )
+
+
+def test_a_step_lies_in_the_launchers_span(
+    exported: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEPARENT", f"00-{0xABC:032x}-{0xDEF:016x}-01")
+    exported.instrument()
+    train()
+
+    def child() -> None:
+        with step("in a fork"):
+            pass
+        assert exported.instrumentor.flush(PATIENCE_S)
+
+    in_child(child)
+    assert exported.instrumentor.flush(PATIENCE_S)
+    steps = [span for span in exported.server.spans if span.name in ("train", "in a fork")]
+    assert len(steps) == 2
+    assert {
+        (int.from_bytes(span.trace_id, "big"), int.from_bytes(span.parent_span_id, "big"))
+        for span in steps
+    } == {(0xABC, 0xDEF)}
 
 
 @pytest.mark.parametrize("by", ["variable", "provider"])

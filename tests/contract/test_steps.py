@@ -26,7 +26,7 @@ from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.session import Session
 from otel_recfn.sources.steps import step
-from otel_recfn.support.texts import called_code
+from otel_recfn.support.code_names import called_code
 
 
 @pytest.fixture
@@ -123,6 +123,77 @@ def test_every_step_without_a_span_around_is_a_trace_of_its_own_however_many_the
     spans = program.spans()
     assert len({span.context.trace_id for span in spans}) == 150
     assert len(spans) == 300
+
+
+LAUNCHER = f"00-{0xABC:032x}-{0xDEF:016x}-01"
+
+
+def run_steps(program: Program) -> None:
+    """Run a step in each way that one may begin outside of spans."""
+
+    @program.step("decorated", 0)
+    def decorated() -> None:
+        pass
+
+    def generated() -> Iterator[None]:
+        with program.step("generated", 0):
+            yield
+
+    def run() -> None:
+        with program.step("in a thread", 0):
+            pass
+
+    async def run_soon() -> None:
+        async with program.step("in a task", 0):
+            pass
+
+    with program.step("block", 0), program.step("inside", 0):
+        pass
+    decorated()
+    list(generated())
+    asyncio.run(run_soon())
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
+def test_a_step_without_a_span_around_lies_in_the_launchers(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEPARENT", LAUNCHER)
+    monkeypatch.setenv("TRACESTATE", "vendor=1")
+    run_steps(program)
+    with program.tracer.start_as_current_span("request"), program.step("in a span", 0):
+        pass
+    program.stop()
+    spans = {span.name: span for span in program.sent()}
+    parents = {name: span.parent for name, span in spans.items() if span.parent is not None}
+    assert parents.pop("inside") == spans["block"].context
+    assert parents.pop("in a span") == spans["request"].context
+    assert parents.keys() == {"block", "decorated", "generated", "in a task", "in a thread"}
+    for name, parent in parents.items():
+        assert (parent.trace_id, parent.span_id, parent.is_remote) == (0xABC, 0xDEF, True)
+        assert spans[name].context.trace_id == 0xABC
+        assert spans[name].context.trace_state.get("vendor") == "1"
+
+
+@pytest.mark.parametrize("carried", ["", "nonsense", LAUNCHER.replace("abc", "000")])
+def test_a_step_is_a_root_where_the_launcher_says_nothing(
+    program: Program, monkeypatch: pytest.MonkeyPatch, carried: str
+) -> None:
+    monkeypatch.setenv("TRACEPARENT", carried)
+    with program.step("train", 0):
+        pass
+    assert program.paths() == ["train:0"]
+
+
+def test_a_step_in_a_launcher_that_is_not_sampled_has_no_spans(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEPARENT", LAUNCHER.removesuffix("01") + "00")
+    with program.step("train", 0), program.record_function("mm"):
+        pass
+    assert program.spans() == []
 
 
 def test_steps_that_are_open_at_the_end_have_their_spans(
@@ -277,11 +348,11 @@ def test_a_failure_marks_the_span_and_the_range_without_source_code(
         )
         assert (span.attributes or {})["error.type"] == kind
         (event,) = span.events
-        told = dict(event.attributes or {})
+        attributes = dict(event.attributes or {})
         assert (event.name, event.timestamp) == ("exception", span.end_time)
-        assert (told["exception.type"], told["exception.message"]) == (kind, str(error))
-        assert "in fail" in told["exception.stacktrace"]
-        assert "as source code has it" not in told["exception.stacktrace"]
+        assert (attributes["exception.type"], attributes["exception.message"]) == (kind, str(error))
+        assert "in fail" in attributes["exception.stacktrace"]
+        assert "as source code has it" not in attributes["exception.stacktrace"]
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit(), asyncio.CancelledError()])

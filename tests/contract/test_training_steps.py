@@ -278,6 +278,41 @@ def test_a_step_is_over_once_its_thread_rests(
     assert [step.number for step in program.steps] == [0]
 
 
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        STEP,
+        [*STEP, *STEP],
+        [*STEP, OPTIMIZER],
+        [*STEP, OP],
+        [*STEP, OP, OPTIMIZER],
+        [ZERO_GRAD, CALL, OP],
+        [EVALUATION, block(*STEP)],
+    ],
+)
+def test_a_step_that_goes_on_is_copied_as_it_would_end_now(
+    program: Program, ranges: list[Range]
+) -> None:
+    for one in ranges:
+        run_range(one)
+        program.drain(open_ranges=True)
+    copies = program.drain(open_ranges=True).unfinished_steps
+    last = program.drain(end_steps=True, open_ranges=True)
+    assert copies == last.steps
+    assert last.unfinished_steps == []
+
+
+def test_a_step_around_an_open_range_is_copied_around_its_copy(program: Program) -> None:
+    opened = source_calls.begin("block", RecordScope.USER_SCOPE, EventSource.RECORD_FUNCTION)
+    for one in STEP:
+        run_range(one)
+    batch = program.drain(open_ranges=True)
+    [step] = batch.unfinished_steps
+    assert (step.first, step.last) == (opened, opened)
+    assert step.end_ns > batch.end_ns[batch.event_id == opened]
+    source_calls.end(opened)
+
+
 def test_a_step_is_over_once_its_thread_has_ended(program: Program) -> None:
     worker = Worker()
     worker.call(run_range, OPTIMIZER)

@@ -35,15 +35,15 @@ class Watched:
     """Begins and ends, as they were told."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.notes: list[Any] = []
         self.observer: Any = None
 
     def enter(self, subject: object) -> Any:
-        self.told.append(("enter", subject))
-        return len(self.told)
+        self.notes.append(("enter", subject))
+        return len(self.notes)
 
     def leave(self, token: Any, *error: Any) -> None:
-        self.told.append(("leave", token, *error))
+        self.notes.append(("leave", token, *error))
 
     def set_observer(self, observer: Any) -> Any:
         before, self.observer = self.observer, observer
@@ -77,9 +77,9 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 def test_a_call_is_told_once(watched: Watched, kind: type, call: str) -> None:
     one = kind()
     for _ in range(20):  # CPython specializes what is called often
-        watched.told.clear()
+        watched.notes.clear()
         assert CALLS[call](one) == (one, (1,), {})
-        assert watched.told == [("enter", one), ("leave", 1, None)]
+        assert watched.notes == [("enter", one), ("leave", 1, None)]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_an_exception(watched: Watched, error: BaseException) -> None:
     with pytest.raises(type(error)) as raised:
         Base()(error)
     assert raised.value is error
-    assert watched.told[1:] == [("leave", 1, error)]
+    assert watched.notes[1:] == [("leave", 1, error)]
     assert [entry.name for entry in raised.traceback][-2:] == ["__call__", "handed_on"]
 
 
@@ -118,7 +118,7 @@ def test_several_functions_are_watched_each_by_its_own(watched: Watched) -> None
     others, one, other = Watched(), Base(), Other()
     native.watch_calls((Other.__call__,), others.enter, others.leave)
     assert one(other) is one  # which calls the other one
-    assert (watched.told, others.told) == (
+    assert (watched.notes, others.notes) == (
         [("enter", one), ("leave", 1, None)],
         [("enter", other), ("leave", 1, None)],
     )
@@ -126,7 +126,7 @@ def test_several_functions_are_watched_each_by_its_own(watched: Watched) -> None
         native.watch_calls((Other.__call__,), others.enter, others.leave)
     native.unwatch_calls()
     assert one(other) is one
-    assert (len(watched.told), len(others.told)) == (2, 2)
+    assert (len(watched.notes), len(others.notes)) == (2, 2)
 
 
 def test_nothing_is_kept(watched: Watched) -> None:
@@ -139,7 +139,7 @@ def test_nothing_is_kept(watched: Watched) -> None:
         alive += [weakref.ref(big), weakref.ref(one)]
         with contextlib.suppress(ValueError):
             one(ValueError() if fails else 1, big)
-        watched.told.clear()
+        watched.notes.clear()
         del big, one
     gc.collect()
     assert [reference() for reference in alive] == [None] * 4

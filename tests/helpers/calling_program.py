@@ -14,7 +14,7 @@ from otel_recfn.model.events import EventSource
 from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.session import Session
-from otel_recfn.support.texts import called_code
+from otel_recfn.support.code_names import called_code
 
 WITH_CALLS = Selected(sources=RECORD_FUNCTIONS | {EventSource.PYTHON_CALL})
 

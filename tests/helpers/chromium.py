@@ -100,10 +100,10 @@ class Page:
 
     def media(self, **features: str) -> None:
         """What a style sheet asks of the surroundings, as ``prefers_color_scheme="dark"``."""
-        told = [
+        media_features = [
             {"name": name.replace("_", "-"), "value": value} for name, value in features.items()
         ]
-        self._ask("Emulation.setEmulatedMedia", features=told)
+        self._ask("Emulation.setEmulatedMedia", features=media_features)
 
     def open(self, path: Path) -> None:
         """From the disk, until it has been drawn."""
@@ -114,11 +114,11 @@ class Page:
 
     def ask(self, expression: str) -> Any:
         """The value of an expression; a promise's when it is kept."""
-        told = self._ask(
+        result = self._ask(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
 
     def until(self, expression: str) -> None:
         """Wait until it is true: looked at whenever the page draws."""

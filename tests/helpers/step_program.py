@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -26,6 +27,7 @@ class Program:
 
     Args:
         sampler: of the provider.
+        provider: further arguments of the provider.
         open_range_s: of the capture.
         spans: of the sink.
     """
@@ -35,12 +37,13 @@ class Program:
         recorder: Recorder,
         sampler: Sampler | None = None,
         open_range_s: float | None = None,
+        provider: Mapping[str, Any] | None = None,
         **spans: Any,
     ) -> None:
         self.recorder, self.session = recorder, Session(recorder)
         self.step, self.record_function = step, record_function
         self.provider, self.exporter = (
-            TracerProvider(sampler=sampler, shutdown_on_exit=False),
+            TracerProvider(sampler=sampler, shutdown_on_exit=False, **(provider or {})),
             InMemorySpanExporter(),
         )
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
@@ -63,7 +66,9 @@ class Program:
     def stop(self) -> None:
         self.session.stop(self.capture, PATIENCE_S)
         counts = self.spans_sink.counters()
-        assert counts["recorded"] + counts["added"] == counts["exported"] + counts["unsampled"]
+        assert counts["recorded"] + counts["added"] == sum(
+            counts[name] for name in ("exported", "folded", "unsampled")
+        )
 
     def sent(self) -> list[ReadableSpan]:
         """So far."""

@@ -16,22 +16,22 @@ import pytest
 from helpers.trace_files import read_trace
 from otel_recfn import PythonCalls, profile, record_function
 from otel_recfn.model.batch import Event
-from otel_recfn.support.texts import python_call_name
+from otel_recfn.support.code_names import python_call_name
 
 HERE = Path(__file__)
 WITH_SITES = PythonCalls(call_sites=True)
-told: list[str] = []
+sites: list[str] = []
 """By ``tell``: what called it, each time."""
 
 
 def tell(*_: object) -> int:
     """Note the frame that this was called from, and its line."""
     note(sys._getframe(1))
-    return len(told)
+    return len(sites)
 
 
 def note(frame: Any) -> None:
-    told.append(
+    sites.append(
         python_call_name(Path(frame.f_code.co_filename).name, frame.f_lineno, frame.f_code.co_name)
     )
 
@@ -137,11 +137,11 @@ def sites_of(events: list[Event], *functions: str) -> list[str]:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_call_says_the_line_that_called_it(program: Callable[[], object]) -> None:
     program()  # what is imported at first use
-    told.clear()
+    sites.clear()
     with profile(python_calls=WITH_SITES) as prof:
         program()
-    assert told
-    assert [short(site) for site in sites_of(prof.events(), "tell", "decorated")] == told
+    assert sites
+    assert [short(site) for site in sites_of(prof.events(), "tell", "decorated")] == sites
 
 
 def test_a_call_of_a_c_function_does_too() -> None:
@@ -173,7 +173,7 @@ def test_what_of_ours_lies_between_calls_nothing() -> None:
 
 
 def test_a_chrome_trace_has_it(tmp_path: Path) -> None:
-    told.clear()
+    sites.clear()
     with profile(python_calls=WITH_SITES) as prof:
         from_two_lines()
     prof.export_chrome_trace(tmp_path / "trace.json")
@@ -185,4 +185,4 @@ def test_a_chrome_trace_has_it(tmp_path: Path) -> None:
     assert [
         short(event["args"]["Call site"])
         for event in sorted(events, key=lambda event: event["args"]["Python id"])
-    ] == told
+    ] == sites

@@ -86,7 +86,7 @@ def generation() -> Callable[[], None]:
     return write
 
 
-def told(spans: Sequence[ReadableSpan]) -> int:
+def count_ranges(spans: Sequence[ReadableSpan]) -> int:
     """How many ranges they are and stand for."""
     attributes: list[Mapping[str, Any]] = [span.attributes or {} for span in spans]
     return sum("recfn.event_id" in one for one in attributes) + sum(
@@ -137,7 +137,7 @@ def test_all_of_a_request_is_told_once(program: Program, fails: bool) -> None:
         "blocks",
         "aten::addmm",
     }
-    assert told(spans) == told(program.requests(1, write, fails, detail="all"))
+    assert count_ranges(spans) == count_ranges(program.requests(1, write, fails, detail="all"))
     assert counters["recorded"] + counters["added"] == counters["exported"] + counters["folded"]
 
 
@@ -179,7 +179,7 @@ def test_a_backward_node_is_one_span_with_the_range_around_it(program: Program) 
     assert node.attributes["recfn.scope"] == "BACKWARD_FUNCTION"
     assert [link.context.span_id for link in node.links] == [forward.context.span_id]
     everything = program.requests(1, train, detail="all")
-    assert told(spans) == told(everything)
+    assert count_ranges(spans) == count_ranges(everything)
     around = [
         span
         for span in everything

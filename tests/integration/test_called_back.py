@@ -55,7 +55,7 @@ class Program:
             tracer_provider=self.provider, roots_per_second=None, span_budget=None, sinks=sinks
         )
 
-    def at(self, where: str) -> None:
+    def reach(self, where: str) -> None:
         """Call, if this is the place, the first time."""
         if where != self._where or self.called.is_set():
             return
@@ -98,7 +98,7 @@ class CallingProcessor(SpanProcessor):
         self._program = program
 
     def on_end(self, span: ReadableSpan) -> None:
-        self._program.at("span processor")
+        self._program.reach("span processor")
 
 
 class CallingExporter(SpanExporter):
@@ -106,8 +106,8 @@ class CallingExporter(SpanExporter):
         self._program = program
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self._program.at("exporter")
-        self._program.at("batch exporter")
+        self._program.reach("exporter")
+        self._program.reach("batch exporter")
         return SpanExportResult.SUCCESS
 
 
@@ -116,7 +116,7 @@ class CallingSampler(Sampler):
         self._program = program
 
     def should_sample(self, *args: Any, **kwargs: Any) -> SamplingResult:
-        self._program.at("sampler")
+        self._program.reach("sampler")
         return SamplingResult(Decision.RECORD_AND_SAMPLE)
 
     def get_description(self) -> str:
@@ -134,15 +134,15 @@ class CallingSink(InMemorySink):
         super().write(batch)
         self.order += batch.event_id.tolist()
         self._program.run()  # so that there is something to drain
-        self._program.at("sink's write")
+        self._program.reach("sink's write")
 
     def flush(self, timeout_s: float) -> bool:
-        self._program.at("sink's flush")
+        self._program.reach("sink's flush")
         return super().flush(timeout_s)
 
     def close(self, timeout_s: float) -> None:
         self.closed = True
-        self._program.at("sink's close")
+        self._program.reach("sink's close")
 
 
 class FailingSink(InMemorySink):
@@ -158,7 +158,7 @@ class CallingHandler(logging.Handler):
         self._program = program
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._program.at("logging handler")
+        self._program.reach("logging handler")
 
 
 class Finalized:
@@ -166,7 +166,7 @@ class Finalized:
         self._program, self.itself = program, self
 
     def __del__(self) -> None:
-        self._program.at("finalizer")
+        self._program.reach("finalizer")
 
 
 AT_ONCE_S = PATIENCE_S / 3
@@ -232,9 +232,9 @@ def test_called_from_a_place_of_ours(what: str, where: str, request: pytest.Fixt
     logging.getLogger("otel_recfn").addHandler(handler)
     request.addfinalizer(lambda: logging.getLogger("otel_recfn").removeHandler(handler))
     if where == "callback":
-        add_global_callback(RecordFunctionCallback(lambda _: program.at("callback")))
+        add_global_callback(RecordFunctionCallback(lambda _: program.reach("callback")))
     if where == "signal handler":
-        signal.signal(signal.SIGUSR1, lambda *_: program.at("signal handler"))
+        signal.signal(signal.SIGUSR1, lambda *_: program.reach("signal handler"))
     program.instrument()
     until_called(program, where)
     assert program.took_s < AT_ONCE_S

@@ -79,7 +79,7 @@ def compilations(events: list[Event]) -> list[Event]:
     return [event for event in events if event.name.startswith("torch.compile: ")]
 
 
-def told(event: Event) -> dict[str, Any]:
+def end_attributes(event: Event) -> dict[str, Any]:
     """What its end says, by the names of its attributes without what all have in common."""
     said = json.loads(event.attributes or "{}")
     return {name.removeprefix("recfn.compile."): value for name, value in said.items()}
@@ -101,7 +101,7 @@ def test_it_lies_below_the_call_that_waits(instrument: Callable[..., Any]) -> No
     net(X)
     (one,) = compilations(seen.events())
     assert path(one, seen.events())[-2:] == ["nn.Module: Net_0", "torch.compile: Net"]
-    assert told(one)["id"] == "0/0"
+    assert end_attributes(one)["id"] == "0/0"
     function = "Net.forward" if sys.version_info >= (3, 11) else "forward"
     assert one.code == f"{__file__}({Net.forward.__code__.co_firstlineno}): {__name__}.{function}"
     assert not one.error
@@ -133,19 +133,19 @@ def test_a_second_one_says_why(instrument: Callable[..., Any]) -> None:
     run(torch.ones(4))
     run(torch.ones(8))
     first, second = compilations(seen.events())
-    assert "reason" not in told(first)
-    assert told(second)["id"] == "0/1"
-    assert "size mismatch at index 0. expected 4, actual 8" in told(second)["reason"]
+    assert "reason" not in end_attributes(first)
+    assert end_attributes(second)["id"] == "0/1"
+    assert "size mismatch at index 0. expected 4, actual 8" in end_attributes(second)["reason"]
 
 
 def test_where_the_graph_broke(instrument: Callable[..., Any]) -> None:
     seen = instrument()
     assert torch.equal(torch.compile(breaks, backend=eager)(X), breaks(X))
     first, rest = compilations(seen.events())
-    (why,) = told(first)["graph_breaks"]
+    (why,) = end_attributes(first)["graph_breaks"]
     assert "print" in why
     assert rest.name.startswith("torch.compile: torch_dynamo_resume_in_breaks")
-    assert "graph_breaks" not in told(rest)
+    assert "graph_breaks" not in end_attributes(rest)
 
 
 def test_what_runs_uncompiled_is_no_error(instrument: Callable[..., Any]) -> None:
@@ -153,7 +153,7 @@ def test_what_runs_uncompiled_is_no_error(instrument: Callable[..., Any]) -> Non
     assert torch.equal(torch.compile(in_a_loop, backend=eager)(X), in_a_loop(X))
     (one,) = compilations(seen.events())
     # Which says nothing but that it skips the function.
-    assert told(one).get("fallback") or VERSION < (2, 13)
+    assert end_attributes(one).get("fallback") or VERSION < (2, 13)
     assert not one.error
 
 
@@ -194,7 +194,9 @@ def test_as_many_as_dynamo_counts(instrument: Callable[..., Any]) -> None:
     since = frames() - before
     found = compilations(seen.events())
     assert len(found) == since.total() == 3 * 3 + 1
-    assert sum("reason" in told(one) for one in found) == since.total() - len(since) == 3 * 2
+    assert (
+        sum("reason" in end_attributes(one) for one in found) == since.total() - len(since) == 3 * 2
+    )
 
 
 @has_phases

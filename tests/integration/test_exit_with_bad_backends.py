@@ -1,4 +1,9 @@
-"""A backend that is down or slow costs the end of a program little more than without us."""
+"""A backend that is down or slow costs the end of a program little more than without us.
+
+Times depend on the machine's load. So the tests count the exports that begin at the end of the
+program, each of which takes a while; or the export never ends, so that a program that waits for it
+doesn't end either, until ``run_program`` kills it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ import pytest
 pytestmark = pytest.mark.one_python
 
 PROGRAM = """
-import atexit, sys, time
+import atexit, sys, threading, time
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -20,22 +25,24 @@ seconds = float(sys.argv[1])
 result = SpanExportResult[sys.argv[2]]
 timeout = float(sys.argv[3])
 requests = int(sys.argv[4])
-began, ended, own = [], [], []
+exporting, first_export_ended, program_is_over = (threading.Event() for _ in range(3))
+exports_at_the_end, own = [], []
 
 class Bad(SpanExporter):
     def export(self, spans):
-        began.append(time.monotonic())
+        exporting.set()
+        if program_is_over.is_set():
+            exports_at_the_end.append(len(spans))
         own.extend(span for span in spans if span.instrumentation_scope.name == "program")
-        time.sleep(seconds)
-        ended.append(time.monotonic())
+        threading.Event().wait() if seconds == float("inf") else time.sleep(seconds)
+        first_export_ended.set()
         return result
 
-def tell():
+def print_counts():
     counters = OtelRecordFunctionInstrumentor().counters()
-    print(time.monotonic() - end, sum(at > end for at in began), len(own), counters["waiting"],
-          counters["dropped.shutdown"])
+    print(len(exports_at_the_end), len(own), counters["waiting"], counters["dropped.shutdown"])
 
-atexit.register(tell)
+atexit.register(print_counts)
 trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False))
 trace.get_tracer_provider().add_span_processor(BatchSpanProcessor(Bad(), schedule_delay_millis=100))
 atexit.register(trace.get_tracer_provider().shutdown)
@@ -51,55 +58,49 @@ for _ in range(requests):
     with tracer.start_as_current_span("request"):
         work()
     time.sleep(0.005)
-while not requests and not began:
+while not requests and not exporting.wait(0.1):
     work()
-    time.sleep(0.1)
-while sys.argv[5] == "after" and not ended:
-    time.sleep(0.01)
-end = time.monotonic()
+if sys.argv[5] == "after":
+    first_export_ended.wait()
+program_is_over.set()
 """
 REQUESTS = 120
 
 
-class Ended(NamedTuple):
-    seconds: float
-    """The time that the end took."""
+class Counts(NamedTuple):
     exports: int
-    """The exports that began in that time."""
+    """The exports that began when the program was over."""
     own: int
     """The spans of the program that were exported."""
     waiting: int
     dropped: int
 
 
-def ended(run_program: Callable[..., Any], *arguments: object) -> Ended:
-    seconds, *counts = run_program(PROGRAM, *map(str, arguments)).stdout.split()
-    return Ended(float(seconds), *map(int, counts))
+def counts_at_the_end(run_program: Callable[..., Any], *arguments: object) -> Counts:
+    return Counts(*map(int, run_program(PROGRAM, *map(str, arguments)).stdout.split()))
 
 
 def test_one_that_is_down_is_not_asked_again_and_again_when_the_program_ends(
     run_program: Callable[..., Any],
 ) -> None:
-    end = ended(run_program, 0.8, "FAILURE", 2.0, REQUESTS, "after")
-    assert end.own == REQUESTS
-    assert end.seconds < 6.0
-    assert end.waiting == 0
+    counts = counts_at_the_end(run_program, 0.8, "FAILURE", 2.0, REQUESTS, "after")
+    assert counts.own == REQUESTS
+    assert counts.exports <= 5  # all spans would be more than ten
+    assert counts.waiting == 0
 
 
 def test_one_that_hangs_for_a_while_gets_what_the_program_ended(
     run_program: Callable[..., Any],
 ) -> None:
-    end = ended(run_program, 1.5, "SUCCESS", 0.5, REQUESTS, "at once")
-    assert end.own == REQUESTS
-    assert end.exports <= 3
-    assert end.seconds < 7.0
-    assert end.waiting == 0
+    counts = counts_at_the_end(run_program, 1.5, "SUCCESS", 0.5, REQUESTS, "at once")
+    assert counts.own == REQUESTS
+    assert counts.exports <= 3
+    assert counts.waiting == 0
 
 
-def test_one_that_hangs_costs_a_program_without_spans_of_its_own_what_was_said(
+def test_one_that_hangs_for_ever_does_not_keep_a_program_without_spans_of_its_own(
     run_program: Callable[..., Any],
 ) -> None:
-    end = ended(run_program, 60.0, "SUCCESS", 0.5, 0, "at once")
-    assert end.seconds < 5.0
-    assert end.waiting == 0
-    assert end.dropped > 0
+    counts = counts_at_the_end(run_program, "inf", "SUCCESS", 0.5, 0, "at once")
+    assert counts.waiting == 0
+    assert counts.dropped > 0

@@ -65,7 +65,7 @@ def requests() -> Iterator[Traces]:
     made.instrumentor.uninstrument()
 
 
-def told(spans: list[ReadableSpan]) -> list[dict[str, Any]]:
+def generation_attributes(spans: list[ReadableSpan]) -> list[dict[str, Any]]:
     """What spans say of whole generations, the first one of each trace that does."""
     return [
         dict(span.attributes or {}) for span in spans if PREFIX + "count" in (span.attributes or {})
@@ -87,7 +87,10 @@ def test_a_request_says_what_it_generated_and_how_fast(
     requests.serve(lambda: calls(model, lengths))
     requests.serve(lambda: calls(model, lengths))
     spans = requests.spans()
-    request, (found, later) = next(span for span in spans if span.name == "request"), told(spans)
+    request, (found, later) = (
+        next(span for span in spans if span.name == "request"),
+        generation_attributes(spans),
+    )
     assert later[PREFIX + "phase"] == "prefill"
     assert "prefill: Model" in [span.name for span in spans]
     assert later["recfn.input_shapes"] == (f"[2, {lengths[0]}]",)
@@ -144,7 +147,7 @@ def test_a_single_sequence_has_the_attributes_of_the_conventions(
     requests.serve(serve)
     spans = requests.spans()
     (found,) = conventional(spans)
-    (own,) = told(spans)
+    (own,) = generation_attributes(spans)
     assert found == {
         "gen_ai.usage.input_tokens": 5,
         "gen_ai.usage.output_tokens": 4,
@@ -157,7 +160,7 @@ def test_a_batch_of_sequences_has_none_of_them_as_some_tokens_may_be_padding(
 ) -> None:
     requests.serve(lambda: generate(Model(), torch.ones(2, 1, dtype=torch.long), CACHED))
     spans = requests.spans()
-    assert told(spans)
+    assert generation_attributes(spans)
     assert not conventional(spans)
 
 
@@ -165,7 +168,7 @@ def test_calls_that_are_traces_of_their_own_say_nothing_of_the_others(requests: 
     calls(Model(), CACHED)
     spans = requests.spans()
     assert "module call: decode" in [span.name for span in spans]
-    assert not told(spans)
+    assert not generation_attributes(spans)
 
 
 def test_every_decoding_call_has_a_range_around_it(tmp_path: Path) -> None:
@@ -208,7 +211,7 @@ def test_what_generates_nothing(requests: Traces, program: str) -> None:
     requests.serve(lambda: NOTHING[program](Model()))
     spans = requests.spans()
     assert len(spans) > 2
-    assert not told(spans)
+    assert not generation_attributes(spans)
     assert not decoded(spans)
 
 
@@ -234,7 +237,7 @@ def test_requests_may_generate_in_turns_in_one_thread(requests: Traces) -> None:
     asyncio.run(main())
     sizes = [
         (found[PREFIX + "input_tokens"], found[PREFIX + "output_tokens"])
-        for found in told(requests.spans())
+        for found in generation_attributes(requests.spans())
     ]
     assert sorted(sizes) == [(4, 3), (5, 4)]
 
@@ -252,7 +255,7 @@ def test_a_hundred_requests_may_generate_in_turns_in_one_thread(requests: Traces
         await asyncio.gather(*[request() for _ in range(100)])
 
     asyncio.run(main())
-    assert len(told(requests.spans())) == 100
+    assert len(generation_attributes(requests.spans())) == 100
 
 
 def test_no_request_is_kept_once_it_has_generated(requests: Traces) -> None:
@@ -274,12 +277,14 @@ def test_requests_may_generate_in_threads(requests: Traces) -> None:
     models = Model(), Model()
     works = [partial(requests.serve, partial(calls, model, CACHED)) for model in models]
     run_together(*works)
-    assert [found[PREFIX + "output_tokens"] for found in told(requests.spans())] == [4, 4]
+    assert [
+        found[PREFIX + "output_tokens"] for found in generation_attributes(requests.spans())
+    ] == [4, 4]
 
 
 def test_several_generations_of_a_request_are_added_up_and_have_no_times(requests: Traces) -> None:
     requests.serve(lambda: calls(Model(), [*CACHED, 6, 1, 1]))
-    (found,) = told(requests.spans())
+    (found,) = generation_attributes(requests.spans())
     assert (
         found[PREFIX + "count"],
         found[PREFIX + "input_tokens"],
@@ -329,7 +334,7 @@ def test_of_a_request_in_a_step_the_prefill_says_it(requests: Traces) -> None:
         requests.serve(lambda: calls(Model(), CACHED))
     spans = requests.spans()
     assert total(spans, "output_tokens") == 4
-    assert [found[PREFIX + "phase"] for found in told(spans)] == ["prefill"]
+    assert [found[PREFIX + "phase"] for found in generation_attributes(spans)] == ["prefill"]
 
 
 def test_the_time_to_the_first_token_in_a_step_is_from_its_begin(requests: Traces) -> None:
@@ -368,7 +373,7 @@ def test_vectors_of_tokens_and_named_arguments_count_too(requests: Traces) -> No
             model(mask=None, tokens=torch.ones(2, length, 4))
 
     requests.serve(serve)
-    (found,) = told(requests.spans())
+    (found,) = generation_attributes(requests.spans())
     assert found[PREFIX + "input_tokens"] == 5
     assert found["recfn.input_shapes"] == ("[2, 5, 4]",)
 
@@ -382,7 +387,7 @@ def test_a_call_that_fails_is_told_as_ever(requests: Traces) -> None:
             model(torch.ones(2, 1, dtype=torch.long).float())
 
     requests.serve(serve)
-    assert len(told(requests.spans())) == 1
+    assert len(generation_attributes(requests.spans())) == 1
 
 
 def test_the_programs_own_modes_and_tensors_see_nothing_of_us(requests: Traces) -> None:
@@ -456,6 +461,6 @@ def test_transformers_generate(requests: Traces) -> None:
             ids, max_new_tokens=5, min_new_tokens=5, do_sample=False, pad_token_id=0
         )
     )
-    (found,) = told(requests.spans())
+    (found,) = generation_attributes(requests.spans())
     sizes = {"count": 1, "input_tokens": 6, "output_tokens": 5, "batch_size": 2}
     assert {name: found[PREFIX + name] for name in sizes} == sizes

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helpers.timeouts import PATIENCE_S
+from helpers.timeouts import PATIENCE_S, wait_until
+from helpers.trace_files import events_in
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.sinks.in_memory import InMemorySink
@@ -18,12 +20,12 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 
-class Told(InMemorySink):
+class OpenRangesSink(InMemorySink):
     """Says when a range of that name is told."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.wanted, self.told, self.ranges = name, threading.Event(), list[Event]()
+        self.wanted, self.open_ranges, self.ranges = name, threading.Event(), list[Event]()
 
     def write(self, batch: Batch) -> None:
         super().write(batch)
@@ -31,7 +33,7 @@ class Told(InMemorySink):
             return
         self.ranges = list(batch.long_open.events())
         if self.wanted in [event.name for event in self.ranges]:
-            self.told.set()
+            self.open_ranges.set()
 
     def path(self) -> list[str]:
         """What it is in, outermost first, and itself."""
@@ -66,22 +68,24 @@ def hang() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def told() -> Iterator[Told]:
-    sink, instrumentor = Told("recfn_hangs::hang"), OtelRecordFunctionInstrumentor()
+def open_ranges() -> Iterator[OpenRangesSink]:
+    sink, instrumentor = OpenRangesSink("recfn_hangs::hang"), OtelRecordFunctionInstrumentor()
     instrumentor.instrument(sinks=[sink], open_range_s=0.05)
     yield sink
     instrumentor.uninstrument()
 
 
-def test_an_operator_that_hangs_in_a_module(hang: Callable[..., Any], told: Told) -> None:
+def test_an_operator_that_hangs_in_a_module(
+    hang: Callable[..., Any], open_ranges: OpenRangesSink
+) -> None:
     class Hangs(torch.nn.Module):  # type: ignore[misc, name-defined]
         def forward(self, x: Any) -> Any:
-            return hang(told.told, x)
+            return hang(open_ranges.open_ranges, x)
 
     model = torch.nn.Sequential(Hangs())
     with record_function("step"):
         model(torch.ones(2))
-    assert told.path() == [
+    assert open_ranges.path() == [
         "step",
         "nn.Module: Sequential_0",
         "nn.Module: Hangs_0",
@@ -89,7 +93,9 @@ def test_an_operator_that_hangs_in_a_module(hang: Callable[..., Any], told: Told
     ]
 
 
-def test_an_operator_that_hangs_in_a_backward_pass(hang: Callable[..., Any], told: Told) -> None:
+def test_an_operator_that_hangs_in_a_backward_pass(
+    hang: Callable[..., Any], open_ranges: OpenRangesSink
+) -> None:
     class Hangs(torch.autograd.Function):  # type: ignore[misc, name-defined]
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
@@ -97,9 +103,28 @@ def test_an_operator_that_hangs_in_a_backward_pass(hang: Callable[..., Any], tol
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
-            return hang(told.told, gradient)
+            return hang(open_ranges.open_ranges, gradient)
 
     with record_function("step"):
         Hangs.apply(torch.ones(2, requires_grad=True)).sum().backward()
-    assert told.path()[0] == "step"
-    assert told.path()[-2:] == ["HangsBackward", "recfn_hangs::hang"]
+    assert open_ranges.path()[0] == "step"
+    assert open_ranges.path()[-2:] == ["HangsBackward", "recfn_hangs::hang"]
+
+
+def test_a_chrome_trace_has_it_long_before_it_is_a_span(
+    hang: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    ends = threading.Event()
+    instrumentor = OtelRecordFunctionInstrumentor()
+    instrumentor.instrument(chrome_trace=path, open_range_s=86_400.0)
+    thread = threading.Thread(target=hang, args=(ends, torch.ones(2)))
+    try:
+        thread.start()
+        wait_until(lambda: "recfn_hangs::hang" in [event["name"] for event in events_in(path, "X")])
+        (event,) = [each for each in events_in(path, "X") if each["name"] == "recfn_hangs::hang"]
+        assert event["args"]["Partial"]
+    finally:
+        ends.set()
+        thread.join(PATIENCE_S)
+        instrumentor.uninstrument()

@@ -66,7 +66,7 @@ def wait_until_it_listens(process: subprocess.Popen[bytes], port: int, log: Path
     wait_until(listens)
 
 
-def asked(path: str) -> Any:
+def ask_jaeger(path: str) -> Any:
     """What Jaeger answers."""
     with urlopen(f"{PAGE}/api/{path}", timeout=PATIENCE_S) as answer:
         return json.load(answer)["data"]
@@ -77,7 +77,7 @@ def traces_of(service: str, tags: Mapping[str, str] | None = None) -> list[list[
     searched = f"&tags={quote(json.dumps(tags))}" if tags else ""
     return [
         trace["spans"]
-        for trace in asked(f"traces?service={service}&limit=1000&lookback=1h{searched}")
+        for trace in ask_jaeger(f"traces?service={service}&limit=1000&lookback=1h{searched}")
     ]
 
 

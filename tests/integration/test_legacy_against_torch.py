@@ -221,12 +221,12 @@ def test_events_come_back_from_their_values(training: Training) -> None:
     training.step()
     events = [event for events in disable_profiler_legacy() for event in events]
     assert [LegacyEvent.from_value_list(event.to_value_list()) for event in events] == events
-    told = [
+    complete = [
         event
         for event in events
         if event.sequence_nr >= 0 and event.stack and event.flops and event.extra_args
     ]
-    assert told, "an operator of which there is all that goes along"
+    assert complete, "an operator of which there is all that goes along"
 
 
 def test_stacks_are_theirs(training: Training) -> None:

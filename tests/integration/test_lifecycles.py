@@ -143,14 +143,14 @@ def arrived(tmp_path_factory: pytest.TempPathFactory) -> Arrived:
 def _started(name: str, folder: Path, endpoint: str, rank: int) -> subprocess.Popen[bytes]:
     file = folder / f"program{rank}.py"
     file.write_text(BEGIN + PROGRAMS[name])
-    told = {
+    environment = {
         "OTEL_SERVICE_NAME": name,
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint,
         "RANK": str(rank),
         "TRACEPARENT": LAUNCHER,
     }
     return subprocess.Popen(
-        [sys.executable, str(file)], env={**os.environ, **told}, stderr=subprocess.PIPE
+        [sys.executable, str(file)], env={**os.environ, **environment}, stderr=subprocess.PIPE
     )
 
 

@@ -192,13 +192,13 @@ def test_ranks_of_one_torchrun_are_of_one_run_though_they_never_run_at_once(
     assert sorted(each["name"] for each in report["by_name"]) == ["second 0", "second 1"]
 
 
-@pytest.mark.parametrize(("level", "told"), [("WARNING", 0), ("INFO", 1)])
+@pytest.mark.parametrize(("level", "times"), [("WARNING", 0), ("INFO", 1)])
 def test_children_that_are_recorded_already(
-    run_program: Run, tmp_path: Path, level: str, told: int
+    run_program: Run, tmp_path: Path, level: str, times: int
 ) -> None:
     """The log tells of them whoever asks for it: a program may make thousands."""
     logged = run_program(FORKED, level).stderr
     found = written(tmp_path)
     assert found.pop("trace.json") == []
     assert sorted(found.values()) == [["first"], ["second"]]
-    assert [logged.count(name) for name in found] == [told, told]
+    assert [logged.count(name) for name in found] == [times, times]

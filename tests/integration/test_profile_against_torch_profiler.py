@@ -302,10 +302,12 @@ def test_averages_say_the_same(run: Run) -> None:
     ]
     names = {event.name for event in run.ours} - {event.name for event in left_out}
 
-    def found(averages: Any) -> dict[str, tuple[int, int]]:
+    def counts_and_flops(averages: Any) -> dict[str, tuple[int, int]]:
         return {one.key: (one.count, one.flops) for one in averages if one.key in names}
 
-    assert found(run.profile.key_averages()) == found(run.torchs.key_averages())
+    assert counts_and_flops(run.profile.key_averages()) == counts_and_flops(
+        run.torchs.key_averages()
+    )
     assert len(names) > 50
 
 
@@ -387,7 +389,7 @@ def test_averages_by_stacks_are_the_same_groups() -> None:
 
 
 def test_tables_take_the_same_keywords(run: Run) -> None:
-    def shown(averages: Any) -> set[str]:
+    def names_shown(averages: Any) -> set[str]:
         """The names of operators that the table shows."""
         table = averages.table(
             "self_cpu_time_total",
@@ -407,7 +409,7 @@ def test_tables_take_the_same_keywords(run: Run) -> None:
             if word.startswith("aten::")
         }
 
-    ours, theirs = shown(run.profile.key_averages()), shown(run.torchs.key_averages())
+    ours, theirs = names_shown(run.profile.key_averages()), names_shown(run.torchs.key_averages())
     assert theirs
     assert theirs <= ours  # torch.profiler looks at the first range of each name alone
 

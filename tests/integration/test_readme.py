@@ -43,8 +43,8 @@ PAGES = {
     path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))
 }
 FIRST, *OTHERS = blocks(README)
-# Whose examples need files that its commands write.
-ALONE = {page: text for page, text in PAGES.items() if page != "codegen"}
+# Whose examples need files that its commands write, or the servers of test_batching.py.
+ALONE = {page: text for page, text in PAGES.items() if page not in ("codegen", "batching")}
 EXAMPLES = [pytest.param(block, id=page) for page, text in ALONE.items() for block in blocks(text)]
 EXAMPLES += [pytest.param(block, id=f"readme{number}") for number, block in enumerate(OTHERS, 2)]
 

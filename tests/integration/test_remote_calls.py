@@ -65,7 +65,7 @@ def region_of_baggage() -> object:
     return baggage.get_baggage("region")
 
 
-def found(traces: Traces) -> Counter[str]:
+def count_calls(traces: Traces) -> Counter[str]:
     """What was called, without the operators by which PyTorch unpacks messages."""
     names = ("called", "aten::cos", "aten::sin")
     return Counter(path for path in traces.all_paths().elements() if path.endswith(names))
@@ -80,7 +80,7 @@ def test_calls_lie_in_the_span_or_range_that_makes_them(traces: Traces, worker: 
                 waiting, here = rpc.rpc_async(worker, cosine, args=(traces.x,)), ids()
             assert waiting.wait() == here
     around = {"one": 2, "other": 2, "one/range": 1, "other/range": 1}
-    assert found(traces) == {
+    assert count_calls(traces) == {
         f"{outer}/{each}": count for outer, count in around.items() for each in EACH
     }
 
@@ -88,7 +88,7 @@ def test_calls_lie_in_the_span_or_range_that_makes_them(traces: Traces, worker: 
 def test_a_call_in_a_call_lies_in_it(traces: Traces, worker: str) -> None:
     with traces.tracer.start_as_current_span("request"):
         assert rpc.rpc_sync(worker, cosine_by_another_call, args=(traces.x,)) == ids()
-    assert found(traces) == {f"request/in between/{each}": 1 for each in EACH}
+    assert count_calls(traces) == {f"request/in between/{each}": 1 for each in EACH}
 
 
 def test_calls_without_a_span_and_in_one_that_is_not_sampled(traces: Traces, worker: str) -> None:
@@ -96,7 +96,7 @@ def test_calls_without_a_span_and_in_one_that_is_not_sampled(traces: Traces, wor
     unsampled = trace.NonRecordingSpan(trace.SpanContext(7, 8, False, trace.TraceFlags(0)))
     with trace.use_span(unsampled):
         assert rpc.rpc_sync(worker, cosine, args=(traces.x,)) == (7, 8)
-    assert found(traces) == {f"operators/{each}": 1 for each in EACH}
+    assert count_calls(traces) == {f"operators/{each}": 1 for each in EACH}
 
 
 def test_baggage_goes_along(traces: Traces, worker: str) -> None:
@@ -118,7 +118,7 @@ def test_without_a_detail_calls_are_as_ever(
     traces = Traces()
     with traces.tracer.start_as_current_span("request"):
         assert rpc.rpc_sync(worker, cosine, args=(traces.x,)) == (0, 0)
-    assert found(traces) == {f"operators/{each}": 1 for each in EACH}
+    assert count_calls(traces) == {f"operators/{each}": 1 for each in EACH}
     assert lacking.lost in caplog.text
 
 

@@ -290,11 +290,11 @@ def lack(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> I
         lacking.append(name)
 
     yield take
-    told = [record.getMessage() for record in caplog.get_records("call")]
-    assert len(told) == len(lacking)
+    messages = [record.getMessage() for record in caplog.get_records("call")]
+    assert len(messages) == len(lacking)
     assert all(
         details.losses([name], details.PYTHON) in line
-        for name, line in zip(lacking, told, strict=True)
+        for name, line in zip(lacking, messages, strict=True)
     )
     log_losses_again()
 
@@ -431,8 +431,8 @@ def test_compilations(
     )
     caplog.clear()
     assert seen_with_all - seen_of_compilations() == COMPILATION[missing]
-    told = [record.getMessage() for record in caplog.records if record.name == "otel_recfn"]
-    assert [detail.lost in line for line in told if "differs" in line] == [True]
+    messages = [record.getMessage() for record in caplog.records if record.name == "otel_recfn"]
+    assert [detail.lost in line for line in messages if "differs" in line] == [True]
     log_losses_again()
 
 

@@ -271,6 +271,7 @@ def test_a_phone(page: Page, tmp_path: Path) -> None:
         page.ask(f"document.getElementById('tab-{tab}').click()")
         assert page.ask("document.documentElement.scrollWidth") <= 360
     page.ask("document.getElementById('tab-flame').click()")
+    page.ask("document.querySelector('#flame canvas').scrollIntoView()")
     place = page.ask(
         "(({left, top}) => [left, top])(document.querySelector('#flame"
         " canvas').getBoundingClientRect())"

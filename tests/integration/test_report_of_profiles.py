@@ -38,19 +38,19 @@ def train(steps: int = 3) -> None:
             model(torch.ones(4, 8)).sum().backward()
 
 
-def shown(page: str) -> dict[str, Any]:
+def page_data(page: str) -> dict[str, Any]:
     found = re.search(r'id="data">(.*?)</script>', page)
     assert found
-    told: dict[str, Any] = json.loads(found[1])
-    return told
+    data: dict[str, Any] = json.loads(found[1])
+    return data
 
 
 def paths(page: str) -> dict[tuple[str, ...], int]:
     """How often each path of the flame graph was called."""
-    told, named = shown(page), list[tuple[str, ...]]()
-    flame = told["flame"]
+    data, named = page_data(page), list[tuple[str, ...]]()
+    flame = data["flame"]
     for name, above in zip(flame["name"], flame["above"], strict=True):
-        named.append((*(named[above] if above >= 0 else ()), told["names"][name]))
+        named.append((*(named[above] if above >= 0 else ()), data["names"][name]))
     return dict(zip(named, flame["count"], strict=True))
 
 
@@ -70,9 +70,11 @@ def test_a_profile_and_its_trace_show_the_same(tmp_path: Path) -> None:
     )
     for column in ("self", "allocated"):
         assert (
-            sum(shown(from_profile)["flame"][column]) == sum(shown(from_file)["flame"][column]) > 0
+            sum(page_data(from_profile)["flame"][column])
+            == sum(page_data(from_file)["flame"][column])
+            > 0
         )
-    assert [each for each in shown(from_file)["timeline"]["step"] if each >= 0] == [0, 1, 2]
+    assert [each for each in page_data(from_file)["timeline"]["step"] if each >= 0] == [0, 1, 2]
 
 
 def tasks_of_a_thread() -> None:
@@ -190,17 +192,17 @@ def test_spans_of_the_program_are_around_ranges_and_take_none_of_their_time(
         request, part = ("request",), ("request", "part")
         assert shown_paths == {request: 0, (*request, "outer"): 2, part: 0, (*part, "part"): 2}
     assert not [path for path in shown_paths if path[-1] == "without ranges"]
-    names, told = shown(page)["names"], shown(page)
+    names, data = page_data(page)["names"], page_data(page)
     rows = dict(
-        zip([names[index] for index in told["table"]["name"]], told["table"]["count"], strict=True)
+        zip([names[index] for index in data["table"]["name"]], data["table"]["count"], strict=True)
     )
     assert (rows["outer"], rows["part"]) == (2, 2)
     assert not {"request", "without ranges"} & set(rows)
-    boxes = Counter(names[index] for index in told["timeline"]["name"] if index >= 0)
+    boxes = Counter(names[index] for index in data["timeline"]["name"] if index >= 0)
     assert (boxes["request"], boxes["part"], boxes["without ranges"]) == (2, 4, 2)
     sums = {each.path[-1]: each.self_cpu_time_total for each in build_tree(process.batch)}
     own = dict(
-        zip([names[index] for index in told["table"]["name"]], told["table"]["self"], strict=True)
+        zip([names[index] for index in data["table"]["name"]], data["table"]["self"], strict=True)
     )
     assert own["outer"] / 1000 == pytest.approx(sums["outer"])
 
@@ -210,7 +212,7 @@ def phases_of_spans(path: Path) -> list[str]:
 
 
 def by_path(page: str, column: str) -> dict[tuple[str, ...], int]:
-    return dict(zip(paths(page), shown(page)["flame"][column], strict=True))
+    return dict(zip(paths(page), page_data(page)["flame"][column], strict=True))
 
 
 @pytest.mark.parametrize(
@@ -252,10 +254,10 @@ def test_a_trace_of_torch_profiler_has_the_names_and_counts_that_it_tells(tmp_pa
     ours = {
         each.key: each for each in key_averages(read_processes([tmp_path / "kineto.json"])[0].batch)
     }
-    told = {each.key: each for each in theirs.key_averages()}
-    assert set(told) <= set(ours)
-    assert told["aten::linear"].count == 3
-    for name, each in told.items():
+    data = {each.key: each for each in theirs.key_averages()}
+    assert set(data) <= set(ours)
+    assert data["aten::linear"].count == 3
+    for name, each in data.items():
         assert each.count == ours[name].count
         assert each.self_cpu_time_total == pytest.approx(
             ours[name].self_cpu_time_total, abs=0.01 * each.count

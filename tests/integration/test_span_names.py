@@ -19,7 +19,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from helpers.exported_traces import Traces  # noqa: E402
 from otel_recfn import profile  # noqa: E402
-from otel_recfn.batches.span_names import class_of  # noqa: E402
+from otel_recfn.batches.span_names import class_in_name  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -91,8 +91,8 @@ def spans_of(net: nn.Module, **settings: Any) -> Sequence[ReadableSpan]:
 def called(spans: Sequence[ReadableSpan]) -> set[tuple[str, Any, Any]]:
     """Of module calls the names, the paths and the classes."""
     columns = ("recfn.module", "recfn.module.class")
-    told = [(span.name, *[span.attributes.get(name) for name in columns]) for span in spans]
-    return {one for one in told if one[2] is not None}
+    calls = [(span.name, *[span.attributes.get(name) for name in columns]) for span in spans]
+    return {one for one in calls if one[2] is not None}
 
 
 @pytest.mark.parametrize("budgets", [{"detail": "all"}, {"detail": "normal"}])
@@ -121,7 +121,7 @@ def test_a_path_of_numbers_alone_is_no_name() -> None:
 
 def test_a_setting_keeps_the_names_of_torch_in_spans() -> None:
     spans = spans_of(Net(), detail="all", span_names="torch")
-    assert {class_of(span.name) for span in spans} >= {"Net", "Block", "Linear", "Dropout"}
+    assert {class_in_name(span.name) for span in spans} >= {"Net", "Block", "Linear", "Dropout"}
     assert {kind for _, _, kind in called(spans)} == {"Net", "Block", "Linear", "Dropout"}
 
 
@@ -150,7 +150,7 @@ def test_a_backward_node_is_one_span_as_the_page_says(asked: dict[str, Any], is_
 def test_a_hook_sees_the_rows_as_they_were_recorded() -> None:
     seen = []
     spans = spans_of(Net(), detail="all", span_hook=lambda row, _: seen.append(row.name))
-    assert {class_of(name) for name in seen} >= {"Net", "Block", "Linear", "Dropout"}
+    assert {class_in_name(name) for name in seen} >= {"Net", "Block", "Linear", "Dropout"}
     assert "layers.1.attention" in {span.name for span in spans}
 
 
@@ -159,5 +159,5 @@ def test_chrome_traces_and_profiles_keep_the_names_of_torch(tmp_path: Path) -> N
         spans_of(Net(), chrome_trace=str(tmp_path / "trace.json"))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     for names in ({event["name"] for event in events}, {event.name for event in prof.events()}):
-        assert {class_of(name) for name in names} >= {"Net", "Block", "Linear", "Dropout"}
+        assert {class_in_name(name) for name in names} >= {"Net", "Block", "Linear", "Dropout"}
         assert "layers.0" not in names

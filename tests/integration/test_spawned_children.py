@@ -27,7 +27,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from otel_recfn import OtelRecordFunctionInstrumentor, record_function
+from otel_recfn import OtelRecordFunctionInstrumentor, record_function, step
 instrumentor = OtelRecordFunctionInstrumentor()
 
 class ToFile(SpanExporter):
@@ -82,7 +82,12 @@ def in_child():
         work("second")
     with record_function("third"), trace.get_tracer("child").start_as_current_span("inside"):
         pass
+    with step("step"):
+        work("in a step")
     thread = threading.Thread(target=work, args=("in a thread",), name="worker")
+    thread.start()
+    thread.join()
+    thread = threading.Thread(target=step("step in a thread")(work), args=("fifth",))
     thread.start()
     thread.join()
 
@@ -102,7 +107,10 @@ if __name__ == "__main__":
     assert found["second"][::2] == [own[0], own[1]]
     assert found["third"][::2] == [request[0], request[1]]
     assert found["inside"][::2] == [found["third"][0], found["third"][1]]
+    assert found["step"][::2] == [request[0], request[1]]
+    assert found["in a step"][::2] == [found["step"][0], found["step"][1]]
     # As in a forked child.
+    assert found["step in a thread"][2] is None
     assert found["in a thread"][::2] == [found["worker"][0], found["worker"][1]]
 
 

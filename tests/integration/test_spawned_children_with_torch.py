@@ -153,25 +153,25 @@ def told_by(run: Run, folder: Path, *arguments: str, **environment: str) -> Told
 
 
 @pytest.fixture(scope="module")
-def told(run_by: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> Told:
+def results(run_by: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> Told:
     folder = tmp_path_factory.mktemp("program")
     return told_by(run_by(folder, sys.executable), folder, ",".join(WAYS))
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_childs_ranges_lie_in_the_span_that_it_was_started_in(told: Told, way: str) -> None:
-    told.check(way)
+def test_a_childs_ranges_lie_in_the_span_that_it_was_started_in(results: Told, way: str) -> None:
+    results.check(way)
 
 
-def test_nothing_else_arrives_or_is_written(told: Told) -> None:
-    assert {*told.services} == {"the program"}
-    assert len(told.files) == len(WAYS) + 1
-    ids = {(span.trace_id, span.span_id) for span in told.spans}
+def test_nothing_else_arrives_or_is_written(results: Told) -> None:
+    assert {*results.services} == {"the program"}
+    assert len(results.files) == len(WAYS) + 1
+    ids = {(span.trace_id, span.span_id) for span in results.spans}
     around = {
         (bytes.fromhex(trace_id), bytes.fromhex(span_id))
-        for trace_id, span_id in told.around.values()
+        for trace_id, span_id in results.around.values()
     }
-    assert {(span.trace_id, span.parent_span_id) for span in told.spans} <= ids | around
+    assert {(span.trace_id, span.parent_span_id) for span in results.spans} <= ids | around
 
 
 @pytest.mark.parametrize(

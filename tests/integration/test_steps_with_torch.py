@@ -45,12 +45,21 @@ def test_steps_modules_and_optimizers_say_what_their_thread_worked() -> None:
         wait_for_a_thread_that_works()  # as for a batch of data
         model(torch.ones(2, 3)).sum().backward()
         optimizer.step()
-    told = {span.name: dict(span.attributes or {}) for span in traces.spans()}
+    attributes_by_name = {span.name: dict(span.attributes or {}) for span in traces.spans()}
     traces.instrumentor.uninstrument()
-    with_cpu_time = {name for name, attributes in told.items() if "recfn.cpu_time_ns" in attributes}
+    with_cpu_time = {
+        name for name, attributes in attributes_by_name.items() if "recfn.cpu_time_ns" in attributes
+    }
     assert with_cpu_time == {"train", "Sequential", "Linear", "ReLU", "Optimizer.step#SGD.step"}
-    assert told["Sequential"]["recfn.cpu_time_ns"] > told["Linear"]["recfn.cpu_time_ns"] > 0
-    assert told["train"]["recfn.unit.wait_time_ns"] > told["train"]["recfn.cpu_time_ns"]
+    assert (
+        attributes_by_name["Sequential"]["recfn.cpu_time_ns"]
+        > attributes_by_name["Linear"]["recfn.cpu_time_ns"]
+        > 0
+    )
+    assert (
+        attributes_by_name["train"]["recfn.unit.wait_time_ns"]
+        > attributes_by_name["train"]["recfn.cpu_time_ns"]
+    )
 
 
 class Slow(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
@@ -93,8 +102,10 @@ def test_so_do_outermost_ranges(
     rows = {event.name: event for event in reversed(prof.events())}  # of each name the first
     loader = next(row for name, row in rows.items() if name.startswith("enumerate(DataLoader)"))
     assert 0 <= loader.cpu_time_ns < loader.duration_ns / 2
-    told = {name for name, row in rows.items() if row.cpu_time_ns >= 0 and row is not loader}
-    assert told == {"ours", "outer", "train", "in a step", "awaits: False"}
+    with_cpu_time = {
+        name for name, row in rows.items() if row.cpu_time_ns >= 0 and row is not loader
+    }
+    assert with_cpu_time == {"ours", "outer", "train", "in a step", "awaits: False"}
 
 
 def wait_for_a_thread_that_works() -> None:

@@ -89,6 +89,6 @@ def test_in_a_subinterpreter(
         assert said == ["ran 1"]
     else:
         *refused, last = said
-        told = "RecorderUnavailable otel-recfn records in the main interpreter only"
-        assert [line.startswith(told) for line in refused] == [True, True]
+        refusal = "RecorderUnavailable otel-recfn records in the main interpreter only"
+        assert [line.startswith(refusal) for line in refused] == [True, True]
         assert last == "automatic instrumentation goes on with the next"

@@ -16,7 +16,7 @@ from helpers.recorded_modules import Recording, X
 from otel_recfn import _native  # to have a begin fail
 from otel_recfn.model.events import ALL_SCOPES_MASK, EventFlag
 from otel_recfn.sources.protocol import Wanted
-from otel_recfn.support.texts import called_code
+from otel_recfn.support.code_names import called_code
 
 torch = pytest.importorskip("torch")
 

@@ -329,10 +329,10 @@ def test_a_module_that_is_never_trained_is_a_part_of_the_step(traced: Run, froze
         loop.train()
         for _ in range(3):
             with torch.no_grad():
-                told = teacher(X)
+                targets = teacher(X)
                 with record_function("teacher"):
                     pass
-            loop.loss(loop.model(told if frozen == "backbone" else X), told).backward()
+            loop.loss(loop.model(targets if frozen == "backbone" else X), targets).backward()
             loop.optimizer.step()
 
     run = traced(program)

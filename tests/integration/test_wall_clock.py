@@ -119,15 +119,15 @@ def test_the_wall_clock_is_set_while_ranges_are_open(
     run_program: Callable[..., Any], shifted_clock: Path, tmp_path: Path, seconds: float
 ) -> None:
     done = run_program(PROGRAM, str(seconds), LD_PRELOAD=str(shifted_clock))
-    told = json.loads(done.stdout)
-    spans = {span["name"]: span for span in told["spans"]}
-    for name, around_ns in told["around"].items():
+    output = json.loads(done.stdout)
+    spans = {span["name"]: span for span in output["spans"]}
+    for name, around_ns in output["around"].items():
         duration_ns = spans[name]["end"] - spans[name]["start"]
         assert (
-            told["inside"][name] * (1 - RATE_ERROR) <= duration_ns <= around_ns * (1 + RATE_ERROR)
+            output["inside"][name] * (1 - RATE_ERROR) <= duration_ns <= around_ns * (1 + RATE_ERROR)
         ), name
-    check_places(told["spans"], small_change=abs(seconds) < 1)
-    began, ended = told["last"]
+    check_places(output["spans"], small_change=abs(seconds) < 1)
+    began, ended = output["last"]
     assert (
         began - SECOND
         < spans["alone after 2"]["start"]
@@ -136,7 +136,7 @@ def test_the_wall_clock_is_set_while_ranges_are_open(
     )
     jumped = abs(seconds) > 1
     assert done.stderr.count("the wall clock jumped by") == jumped
-    assert told["marks"] == ([f"wall clock jumped by {seconds:+.3f} s"] if jumped else [])
+    assert output["marks"] == ([f"wall clock jumped by {seconds:+.3f} s"] if jumped else [])
     assert (tmp_path / "trace.json").read_text().count("wall clock jumped by") == jumped
 
 

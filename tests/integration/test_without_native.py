@@ -23,7 +23,7 @@ def test_ranges_and_steps_do_nothing(run_program: Run) -> None:
         BLOCKED
         + """
 import asyncio
-from otel_recfn import record_function, step
+from otel_recfn import batch, record_function, step
 for kind in (record_function, step):
     with kind("with"):
         pass
@@ -41,8 +41,9 @@ for kind in (record_function, step):
         pass
     else:
         raise SystemExit("it takes a function for a name")
-with step(), step("train", 3), record_function("load", "args"):
-    pass
+contexts = iter([None])
+with step(), step("train", 3), record_function("load", "args"), batch(contexts, "decode"):
+    assert list(contexts) == []
 """
     )
     assert (done.stdout, done.stderr) == ("", "")

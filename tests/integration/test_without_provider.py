@@ -40,14 +40,14 @@ def work():
 """
 
 
-def said(run: Run, program: str, seconds: float = NEVER) -> list[str]:
+def warnings_of(run: Run, program: str, seconds: float = NEVER) -> list[str]:
     """The warnings."""
     lines = run(PROGRAM.format(seconds=seconds) + program).stdout.splitlines()
     return [line for line in lines if line.startswith("WARNING")]
 
 
 def test_at_the_end(run_program: Run) -> None:
-    (told,) = said(run_program, "instrumentor.instrument()\nwork()")
+    (told,) = warnings_of(run_program, "instrumentor.instrument()\nwork()")
     assert "no tracer provider" in told
 
 
@@ -85,7 +85,7 @@ work()
 instrumentor.uninstrument()
 assert "range" in [span.name for span in exporter.get_finished_spans()]
 """
-    assert len(said(run_program, program)) == 1
+    assert len(warnings_of(run_program, program)) == 1
 
 
 PROVIDER = "from opentelemetry.sdk.trace import TracerProvider\n"
@@ -118,7 +118,8 @@ def test_nothing_where_it_would_be_of_no_use(
     run_program: Run, program: str, seconds: float
 ) -> None:
     assert (
-        said(run_program, program + "\ninstrumentor.flush()\ninstrumentor.flush()", seconds) == []
+        warnings_of(run_program, program + "\ninstrumentor.flush()\ninstrumentor.flush()", seconds)
+        == []
     )
 
 
@@ -141,9 +142,9 @@ def test_a_forked_child_leaves_it_to_a_parent_that_has_ranges(run_program: Run) 
     program = (
         FORK + "instrumentor.instrument()\nwork()\ninstrumentor.flush()\nforked(work)\nforked(work)"
     )
-    assert len(said(run_program, program)) == 1
+    assert len(warnings_of(run_program, program)) == 1
 
 
 def test_a_forked_child_tells_it_where_only_the_child_works(run_program: Run) -> None:
     """As the workers of a server that forks."""
-    assert len(said(run_program, FORK + "instrumentor.instrument()\nforked(work)")) == 1
+    assert len(warnings_of(run_program, FORK + "instrumentor.instrument()\nforked(work)")) == 1

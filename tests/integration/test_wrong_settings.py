@@ -16,16 +16,18 @@ from otel_recfn.settings.variables import wrong_variables
 
 
 @pytest.mark.parametrize(
-    ("variable", "told"),
+    ("variable", "expected"),
     [
         ("OTEL_RECFN_CHROME_TARCE", "did you mean OTEL_RECFN_CHROME_TRACE?"),
         ("OTEL_RECFN_CACHEDIR", "did you mean OTEL_RECFN_CACHE_DIR?"),
         ("OTEL_RECFN_XYZ", "there are OTEL_RECFN_SCOPES, "),
     ],
 )
-def test_a_variable_that_is_none_of_ours_is_told_with_the_nearest(variable: str, told: str) -> None:
+def test_a_variable_that_is_none_of_ours_is_told_with_the_nearest(
+    variable: str, expected: str
+) -> None:
     [message] = wrong_variables({variable: "1", "OTEL_RECFN_MODULES": "true", "OTHER": "1"})
-    assert message.startswith(f"{variable} is not a variable of otel-recfn; {told}")
+    assert message.startswith(f"{variable} is not a variable of otel-recfn; {expected}")
 
 
 def test_it_is_logged(
@@ -39,7 +41,7 @@ def test_it_is_logged(
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "told"),
+    ("variable", "value", "expected"),
     [
         (
             "OTEL_RECFN_ENABLED",
@@ -80,7 +82,7 @@ def test_a_variable_with_a_wrong_value_is_one_line_and_the_default_holds(
     tmp_path: Path,
     variable: str,
     value: str,
-    told: str,
+    expected: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(variable, value)
@@ -93,7 +95,7 @@ def test_a_variable_with_a_wrong_value_is_one_line_and_the_default_holds(
     [line] = [
         record.getMessage() for record in caplog.records if "OTEL_RECFN_" in record.getMessage()
     ]
-    assert line.replace(f"{tmp_path}/", "").startswith(told)
+    assert line.replace(f"{tmp_path}/", "").startswith(expected)
     assert line.endswith("It is ignored, as if it were not set")
 
 
@@ -108,7 +110,7 @@ def test_a_keyword_with_the_same_value_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("keywords", "told"),
+    ("keywords", "expected"),
     [
         (
             {"span_budgets": 3},
@@ -153,14 +155,14 @@ def test_a_keyword_with_the_same_value_is_an_error(
     ],
 )
 def test_keywords_that_can_not_be_followed_are_refused(
-    instrumentor: OtelRecordFunctionInstrumentor, keywords: dict[str, Any], told: str
+    instrumentor: OtelRecordFunctionInstrumentor, keywords: dict[str, Any], expected: str
 ) -> None:
-    with pytest.raises(SettingError, match=told):
+    with pytest.raises(SettingError, match=expected):
         instrumentor.instrument(**keywords)
 
 
 @pytest.mark.parametrize(
-    ("keywords", "told"),
+    ("keywords", "expected"),
     [
         ({"whith_stack": True}, r"^profile\(\) has no whith_stack; did you mean with_stack\?$"),
         ({"xyz": True}, r"^profile\(\) has no xyz; there are scopes, record_shapes, "),
@@ -172,9 +174,9 @@ def test_keywords_that_can_not_be_followed_are_refused(
     ],
 )
 def test_keywords_that_a_profile_can_not_follow_are_refused(
-    keywords: dict[str, Any], told: str
+    keywords: dict[str, Any], expected: str
 ) -> None:
-    with pytest.raises(SettingError, match=told):
+    with pytest.raises(SettingError, match=expected):
         profile(**keywords)
 
 

@@ -5,10 +5,12 @@ torch.profiler.profile takes.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +122,8 @@ def test_the_tree_has_a_path_for_each_place_and_the_same_times_as_the_averages()
         f"{threading.current_thread().name} {sample.thread.thread_id}",
     )
     slowest = max([one for one in tree if len(one.path) == 1], key=lambda one: one.cpu_time_total)
-    assert str(tree).splitlines()[3].startswith(f"{slowest.name} ")
+    rows = [line for line in str(tree).splitlines()[3:] if not line.startswith("outside PyTorch")]
+    assert rows[0].startswith(f"{slowest.name} ")
 
 
 def test_a_tree_of_modules_needs_modules() -> None:
@@ -176,9 +179,9 @@ def test_what_is_lost_is_told_by_the_profile_its_table_and_the_log(
             with record_function("range"):
                 pass
     assert prof.lost == {"event_store.dropped.store_full": 20}
-    told = "Lost, and not in these sums: event_store.dropped.store_full=20\n"
-    assert prof.key_averages().table().endswith(told)
-    assert prof.key_averages()[:1].table().endswith(told)
+    warning = "Lost, and not in these sums: event_store.dropped.store_full=20\n"
+    assert prof.key_averages().table().endswith(warning)
+    assert prof.key_averages()[:1].table().endswith(warning)
     expected = (
         "otel-recfn lost event_store.dropped.store_full=20: more ran than is kept; raise"
         " max_events, or record a shorter time"
@@ -559,3 +562,35 @@ def test_what_has_nothing_to_show_shows_that() -> None:
     assert str(prof) == "Nothing was recorded."
     assert prof._repr_html_() is None
     assert prof.findings() == []
+
+
+def test_the_wall_time_and_the_time_outside_of_ranges_are_said() -> None:
+    with profile() as prof:
+        with record_function("range"):
+            pass
+        moment = time.perf_counter_ns()
+        while time.perf_counter_ns() == moment:  # some time passes that no range has
+            pass
+    name = threading.current_thread().name
+    wall, of_thread, *_ = str(prof).splitlines()
+    assert wall.startswith("Wall time: ")
+    assert re.fullmatch(rf"{name}: .+% recorded, .+% \(.+\) outside PyTorch\.", of_thread)
+    assert prof.key_averages().table().splitlines()[-2:] == [wall, of_thread]
+    for text in (str(prof), str(prof.tree()), str(prof.tree("thread")), str(prof.tree("module"))):
+        assert "outside PyTorch" in text
+    assert [one.path for one in prof.tree()] == [("range",)]
+
+
+def test_a_profile_that_runs_says_the_time_up_to_now() -> None:
+    with profile() as prof:
+        with record_function("range"):
+            pass
+        assert str(prof).startswith("Wall time: ")
+
+
+def test_the_block_is_the_threads_that_began_it() -> None:
+    with profile() as prof:
+        works = threading.Thread(target=record_function("range")(lambda: None))
+        works.start()
+        works.join()
+    assert f"{threading.current_thread().name}: 0.0% recorded, 100.0%" in str(prof)

@@ -18,8 +18,8 @@ from otel_recfn import errors, legacy, observing
 from otel_recfn.settings.table import ProfileSettings, Settings
 
 NAMES = (
-    "InMemorySink OtelRecordFunctionInstrumentor PythonCalls RecordScope Sink __version__ profile"
-    " record_function step"
+    "InMemorySink OtelRecordFunctionInstrumentor PythonCalls RecordScope Sink __version__ batch"
+    " profile record_function step"
 )
 NAMES_OF_OBSERVING = """
     DebugInfoGuard DebugInfoKind DisableRecordFunctionGuard INVALID_CALLBACK_HANDLE NUM_SCOPES
@@ -56,8 +56,8 @@ SETTINGS = """
     open_range_s
 """
 SETTINGS_OF_PROFILES = """
-    scopes record_shapes with_flops with_stack profile_memory modules python_calls max_events
-    activities schedule on_trace_ready with_modules
+    scopes record_shapes with_flops with_stack profile_memory outside modules python_calls
+    max_events activities schedule on_trace_ready with_modules
 """
 
 

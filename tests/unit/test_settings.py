@@ -19,8 +19,8 @@ from otel_recfn import OtelRecordFunctionInstrumentor, PythonCalls, RecordScope,
 from otel_recfn.batches.selection import RECORD_FUNCTIONS
 from otel_recfn.errors import SettingError
 from otel_recfn.model.events import Extra
-from otel_recfn.model.python_calls import ALL_CALLS, together
-from otel_recfn.settings.selecting import selected
+from otel_recfn.model.python_calls import ALL_CALLS, common_choice
+from otel_recfn.settings.selecting import select_by_settings
 from otel_recfn.settings.setting import Setting
 from otel_recfn.settings.table import PROFILE_SETTINGS, SETTINGS, ProfileSettings, Settings
 from otel_recfn.settings.variables import PROCESS_VARIABLES, wrong_variables
@@ -62,9 +62,9 @@ def test_the_page_and_the_docstrings_are_what_the_table_gives(generator: Any) ->
 
 
 def test_the_help_of_instrument_has_each_setting() -> None:
-    told = OtelRecordFunctionInstrumentor.instrument.__doc__ or ""
+    docstring = OtelRecordFunctionInstrumentor.instrument.__doc__ or ""
     assert [
-        each.name for each in SETTINGS if f"{each.name}: {each.meaning}. Default: " not in told
+        each.name for each in SETTINGS if f"{each.name}: {each.meaning}. Default: " not in docstring
     ] == []
 
 
@@ -88,7 +88,7 @@ def test_the_readme_names_settings_that_there_are_with_values_they_take() -> Non
     assert len(named) >= 5
     for name, value in named:
         if name.islower():
-            settings[name].kind.checked(name, ast.literal_eval(value))
+            settings[name].kind.check_value(name, ast.literal_eval(value))
 
 
 def test_the_parameters_of_profile_are_the_settings_with_their_defaults_and_types() -> None:
@@ -120,18 +120,21 @@ def test_each_setting_that_selects_something_selects_that_alone(settings: type[A
         for field in dataclasses.fields(settings)
         if field.metadata.get("selects") is not None
     }
-    assert (selected(settings(**off)).extras, selected(settings(**off)).sources) == (
+    assert (
+        select_by_settings(settings(**off)).extras,
+        select_by_settings(settings(**off)).sources,
+    ) == (
         Extra.NONE,
         RECORD_FUNCTIONS,
     )
     for name in off:
         asked, wanted = (
-            selected(settings(**off | {name: True})),
+            select_by_settings(settings(**off | {name: True})),
             settings.__dataclass_fields__[name].metadata["selects"],
         )
         extra, sources = (wanted, set()) if isinstance(wanted, Extra) else (Extra.NONE, {wanted})
         assert (asked.extras, asked.sources - RECORD_FUNCTIONS) == (extra, sources)
-    assert selected(settings(scopes=frozenset({RecordScope.FUNCTION}))).scopes == 1
+    assert select_by_settings(settings(scopes=frozenset({RecordScope.FUNCTION}))).scopes == 1
 
 
 def test_every_variable_that_the_code_names_is_in_the_table() -> None:
@@ -146,7 +149,7 @@ def test_every_variable_that_the_code_names_is_in_the_table() -> None:
 def test_a_default_is_an_allowed_value_and_holds_where_nobody_says_otherwise(
     setting: Setting,
 ) -> None:
-    assert setting.kind.checked(setting.name, setting.default) == setting.default
+    assert setting.kind.check_value(setting.name, setting.default) == setting.default
     assert getattr(Settings.resolve({}, {}), setting.name) == setting.default
 
 
@@ -304,14 +307,17 @@ def test_what_the_environment_can_not_say(text: str) -> None:
 
 def test_a_keyword_selects_these_calls() -> None:
     some = PythonCalls(include=("my_app",))
-    assert selected(Settings.resolve({"python_calls": some}, {VARIABLE: "true"})).calls == some
-    assert selected(Settings.resolve({"python_calls": True}, {})).calls == ALL_CALLS
+    assert (
+        select_by_settings(Settings.resolve({"python_calls": some}, {VARIABLE: "true"})).calls
+        == some
+    )
+    assert select_by_settings(Settings.resolve({"python_calls": True}, {})).calls == ALL_CALLS
 
 
 def test_together_captures_ask_for_what_one_of_them_asks_for() -> None:
     first = PythonCalls(
         include=("a", "b"), exclude=("c", "d"), min_duration_ns=5, max_depth=3, c_calls=False
     )
-    assert together([first, first]) == first
-    assert together([first, PythonCalls(c_calls=False)]) == ALL_CALLS == together([])
-    assert together([PythonCalls(call_sites=True), ALL_CALLS]) == PythonCalls(call_sites=True)
+    assert common_choice([first, first]) == first
+    assert common_choice([first, PythonCalls(c_calls=False)]) == ALL_CALLS == common_choice([])
+    assert common_choice([PythonCalls(call_sites=True), ALL_CALLS]) == PythonCalls(call_sites=True)

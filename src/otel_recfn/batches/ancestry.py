@@ -64,9 +64,9 @@ class Ancestry:
         hidden = np.flatnonzero(~seen)
         order = hidden[np.argsort(event_id[hidden])]
         parent_in_span = batch.parent_in_span
-        parent = followed(batch.parent.copy(), event_id[order], batch.parent[order])
+        parent = follow_ids(batch.parent.copy(), event_id[order], batch.parent[order])
         # No span lies between.
-        in_span = followed(parent_in_span, event_id[order], parent_in_span[order]) != 0
+        in_span = follow_ids(parent_in_span, event_id[order], parent_in_span[order]) != 0
         outside = (parent != 0) & ~is_in(parent, event_id)
         rows = np.flatnonzero(outside)
         wanted = parent[outside]
@@ -107,13 +107,13 @@ def _roots(event_id: Ids, parent: Ids, root: Ids, nested: Mask) -> Ids:
     """The root of each row: that of its outermost ancestor among the rows."""
     inner = np.flatnonzero(nested)
     order = inner[np.argsort(event_id[inner])]
-    outermost = followed(event_id.copy(), event_id[order], parent[order])
+    outermost = follow_ids(event_id.copy(), event_id[order], parent[order])
     in_order = np.argsort(event_id)
     found: Ids = root[in_order[np.searchsorted(event_id[in_order], outermost)]]
     return found
 
 
-def followed(ids: Ids, known: Ids, leads_to: Ids) -> Ids:
+def follow_ids(ids: Ids, known: Ids, leads_to: Ids) -> Ids:
     """Each id, replaced by the id that it leads to, as long as it is among the known ones.
 
     The known ones are sorted.

@@ -20,7 +20,7 @@ from otel_recfn.batches.measures import (
     Rows,
     allocated_bytes,
     direct_children,
-    nesting,
+    find_nesting,
     own_bytes,
     self_times,
     wait_times,
@@ -65,7 +65,7 @@ def key_averages(
 
     Source: ``EventList.key_averages`` and ``_remove_dup_nodes`` of torch.autograd.profiler_util.
     """
-    nested = nesting(rows)
+    nested = find_nesting(rows)
     counted_in = _counted_in(rows, nested)
     is_counted = equals(rows.kind, RowKind.RANGE) & (counted_in == np.arange(len(rows)))
     ranges = np.flatnonzero(is_counted)

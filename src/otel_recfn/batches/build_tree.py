@@ -14,10 +14,11 @@ from typing import Literal, get_args
 import numpy as np
 
 from otel_recfn.batches.call_paths import Ranges, call_paths, range_sums
-from otel_recfn.batches.call_tree import CallTree
-from otel_recfn.batches.measures import Nesting, nesting, self_times, wait_times
+from otel_recfn.batches.call_tree import CallPath, CallTree
+from otel_recfn.batches.measures import Nesting, find_nesting, self_times, wait_times
 from otel_recfn.batches.module_tree import module_tree
 from otel_recfn.batches.number_sets import equals
+from otel_recfn.batches.wall import MAX_FUNCTIONS, OUTSIDE, ThreadTime, Wall, thread_label
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import RowKind
@@ -25,7 +26,12 @@ from otel_recfn.model.events import RowKind
 By = Literal["name", "thread", "module"]
 
 
-def build_tree(batch: Batch, by: By = "name", lost: Mapping[str, int] | None = None) -> CallTree:
+def build_tree(
+    batch: Batch,
+    by: By = "name",
+    lost: Mapping[str, int] | None = None,
+    wall: Wall | None = None,
+) -> CallTree:
     """The tree of a batch's ranges. The self times of its paths add up to those of the ranges.
 
     Args:
@@ -34,6 +40,7 @@ def build_tree(batch: Batch, by: By = "name", lost: Mapping[str, int] | None = N
             where a range that lies in one of another thread is outermost; ``"module"``: the modules
             that were called, with their part of backward passes.
         lost: the counters of what isn't in the batch.
+        wall: the wall time of the batch; None: that of its outermost ranges together.
 
     Raises:
         SettingError: another word.
@@ -42,13 +49,52 @@ def build_tree(batch: Batch, by: By = "name", lost: Mapping[str, int] | None = N
         raise SettingError(
             f"by={by!r} is no way to group a tree; allowed: {', '.join(get_args(By))}"
         )
-    ranges = ranges_of(batch, nesting(batch))
-    if by == "module":
-        return module_tree(batch, ranges, lost)
-    return _by_thread(batch, ranges, lost) if by == "thread" else _by_name(batch, ranges, lost)
+    ranges = nested_ranges(batch, find_nesting(batch))
+    make = {"name": _by_name, "thread": _by_thread, "module": module_tree}[by]
+    tree = make(batch, ranges, lost)
+    if wall is not None:
+        tree.wall_time = wall.ns / 1000
+        tree.outside = [
+            row
+            for thread in wall.threads
+            if thread.outside_ns
+            for row in _outside_rows(thread, by, len(wall.threads))
+        ]
+    return tree
 
 
-def ranges_of(batch: Batch, nested: Nesting) -> Ranges:
+def _outside_rows(thread: ThreadTime, by: By, threads: int) -> list[CallPath]:
+    """The row for the time of a thread outside of ranges, and those of functions that were sampled
+    there.
+
+    With several threads it is in the thread's row, or has the thread's name.
+    """
+    path: tuple[str, ...] = (OUTSIDE,)
+    if by == "thread" and thread.label:
+        path = (thread.label, OUTSIDE)
+    elif threads > 1:
+        path = (f"{OUTSIDE} ({thread.name})",)
+    functions = [
+        _row((*path, f"{function.name} (sampled)"), function.time)
+        for function in thread.functions[:MAX_FUNCTIONS]
+    ]
+    return [_row(path, thread.outside_ns / 1000), *functions]
+
+
+def _row(path: tuple[str, ...], us: float) -> CallPath:
+    return CallPath(
+        path=path,
+        count=0,
+        cpu_time_total=us,
+        self_cpu_time_total=us,
+        cpu_time_min=0.0,
+        cpu_time_max=0.0,
+        wait_time_total=0.0,
+        backward_cpu_time_total=0.0,
+    )
+
+
+def nested_ranges(batch: Batch, nested: Nesting) -> Ranges:
     """The ranges of a batch: the parent of each, and its times."""
     rows = np.flatnonzero(equals(batch.kind, RowKind.RANGE))
     position = np.full(len(batch), -1, np.int64)
@@ -66,7 +112,7 @@ def ranges_of(batch: Batch, nested: Nesting) -> Ranges:
 
 def _by_name(batch: Batch, ranges: Ranges, lost: Mapping[str, int] | None) -> CallTree:
     paths = call_paths(ranges.parent, batch.name[ranges.rows].astype(np.int64))
-    sums = range_sums(paths.of_row, len(paths.parent), ranges)
+    sums = range_sums(paths.row_path, len(paths.parent), ranges)
     return CallTree(paths.parent, paths.label, batch.names, sums, lost)
 
 
@@ -80,10 +126,10 @@ def _by_thread(batch: Batch, ranges: Ranges, lost: Mapping[str, int] | None) -> 
     thread_labels = len(batch.names) + np.arange(len(threads))
     labels = np.append(batch.name[ranges.rows].astype(np.int64), thread_labels)
     paths = call_paths(np.append(parent, np.full(len(threads), -1)), labels)
-    sums = range_sums(paths.of_row[: len(thread)], len(paths.parent), ranges)
+    sums = range_sums(paths.row_path[: len(thread)], len(paths.parent), ranges)
     # A thread has the time of the outermost ranges in it.
     outermost = np.flatnonzero((paths.parent >= 0) & (np.take(paths.parent, paths.parent) < 0))
     np.add.at(sums.total_ns, paths.parent[outermost], sums.total_ns[outermost])
     tracks = [batch.tracks[index] for index in threads.tolist()]
-    names = [*batch.names, *[f"{track.name or 'thread'} {track.thread_id}" for track in tracks]]
+    names = [*batch.names, *map(thread_label, tracks)]
     return CallTree(paths.parent, paths.label, names, sums, lost)

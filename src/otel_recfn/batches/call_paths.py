@@ -29,7 +29,7 @@ class Paths(NamedTuple):
     """The parent of each path; -1 for the outermost."""
     label: Indices
     """The last part of each path, as a number."""
-    of_row: Indices
+    row_path: Indices
     """The path of each row."""
 
 
@@ -64,7 +64,7 @@ class _PathFinder:
     def __init__(self, parent: Indices, label: Indices) -> None:
         self._parent = parent
         self._label = label
-        self._of_row = np.full(len(parent), -1, np.int64)
+        self._row_path = np.full(len(parent), -1, np.int64)
         self._parents: list[Indices] = [np.zeros(0, np.int64)]
         self._labels: list[Indices] = [np.zeros(0, np.int64)]
         self._count = 0
@@ -72,14 +72,14 @@ class _PathFinder:
     def add_level(self, level: Indices) -> None:
         """Add the rows of a level: those with the same parent path and label have one path."""
         parent = self._parent[level]
-        parent_path = np.where(parent >= 0, np.take(self._of_row, parent), -1)
+        parent_path = np.where(parent >= 0, np.take(self._row_path, parent), -1)
         order = np.lexsort((self._label[level], parent_path))
         rows = level[order]
         parent_path = parent_path[order]
         label = self._label[rows]
         first = np.ones(len(rows), np.bool_)
         first[1:] = (np.diff(parent_path) != 0) | (np.diff(label) != 0)
-        self._of_row[rows] = self._count + np.cumsum(first) - 1
+        self._row_path[rows] = self._count + np.cumsum(first) - 1
         self._parents.append(parent_path[first])
         self._labels.append(label[first])
         self._count += int(first.sum())
@@ -89,14 +89,14 @@ class _PathFinder:
         for which sorting columns would be slow.
         """
         parent = self._parent[row : row + 1]
-        self._of_row[row] = self._count
-        self._parents.append(self._of_row[parent] if parent[0] >= 0 else parent)
+        self._row_path[row] = self._count
+        self._parents.append(self._row_path[parent] if parent[0] >= 0 else parent)
         self._labels.append(self._label[row : row + 1])
         self._count += 1
 
     def paths(self) -> Paths:
         """The paths that were found."""
-        return Paths(np.concatenate(self._parents), np.concatenate(self._labels), self._of_row)
+        return Paths(np.concatenate(self._parents), np.concatenate(self._labels), self._row_path)
 
 
 def longest_paths(parent_indices: Indices, candidates: Iterable[int], limit: int) -> set[int]:

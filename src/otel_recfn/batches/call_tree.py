@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
@@ -67,7 +67,8 @@ class CallTree(Sequence[CallPath]):
     """The result of ``profile.tree()``: a sequence of call paths, each followed by the paths below
     it, the longest first.
 
-    The last line of the table says what was lost, if anything was.
+    The table has rows for the time outside of ranges, too, which are no call paths. Its last line
+    says what was lost, if anything was.
 
     Args:
         parent: that of ``Paths``.
@@ -75,6 +76,10 @@ class CallTree(Sequence[CallPath]):
         names: the names of the paths.
         sums: their sums.
         lost: the counters of what isn't in them.
+
+    Attributes:
+        wall_time: the wall time in microseconds, of which the table has shares.
+        outside: the rows of the time outside of ranges, parents before their children.
     """
 
     def __init__(
@@ -90,6 +95,8 @@ class CallTree(Sequence[CallPath]):
         self._names = names
         self._sums = sums
         self._lost = lost or {}
+        self.wall_time = float(sums.total_ns[parent < 0].sum()) / 1000
+        self.outside: Sequence[CallPath] = ()
 
     @cached_property
     def _order(self) -> list[int]:
@@ -156,16 +163,16 @@ class CallTree(Sequence[CallPath]):
         """
         if max_depth is not None:
             max_depth = whole_number(max_depth, "max_depth", range(1, 1 << 31))
-        rows = self.displayed(whole_number(row_limit, "row_limit", ROW_LIMITS), max_depth)
-        whole = float(self._sums.total_ns[self._parent < 0].sum()) / 1000
-        columns = _columns(whole, bool(self._sums.backward_ns.any()), any(map(waits_mostly, rows)))
-        text = render(rows, columns, None, -1)
+        rows = self.displayed_paths(whole_number(row_limit, "row_limit", ROW_LIMITS), max_depth)
+        with_backward = bool(self._sums.backward_ns.any())
+        columns = _columns(self.wall_time, with_backward, any(map(waits_mostly, rows)))
+        text = render(self.with_outside(rows, max_depth), columns, None, -1)
         hidden = len(self) - len(rows)
         if hidden:
             text += f"{hidden} more paths are not shown\n"
         return text + lost_line(self._lost)
 
-    def displayed(self, row_limit: int, max_depth: int | None = None) -> list[CallPath]:
+    def displayed_paths(self, row_limit: int, max_depth: int | None = None) -> list[CallPath]:
         """The paths that a table with this limit of rows shows, in the tree's order."""
         by_time = np.argsort(-self._sums.total_ns, kind="stable").tolist()
         candidates = [
@@ -176,9 +183,36 @@ class CallTree(Sequence[CallPath]):
         )
         return [self._entry(path) for path in self._order if path in displayed]
 
+    def with_outside(
+        self, rows: Iterable[CallPath], max_depth: int | None = None
+    ) -> list[CallPath]:
+        """These paths with the rows of the time outside of ranges, each among its siblings by
+        time.
+        """
+        found = list(rows)
+        for row in self.outside:
+            if max_depth is None or len(row.path) <= max_depth:
+                _insert_by_time(found, row)
+        return found
+
     def __repr__(self) -> str:
         lost = f"; lost: {lost_text(self._lost)}" if self._lost else ""
         return f"<CallTree of {len(self)} paths, {int(self._sums.count.sum())} ranges{lost}>"
+
+
+def _insert_by_time(rows: list[CallPath], row: CallPath) -> None:
+    """Insert a row among its siblings by time, if the row around it is there."""
+    parent = row.path[:-1]
+    paths = [each.path for each in rows]
+    if parent and parent not in paths:
+        return
+    position = paths.index(parent) + 1 if parent else 0
+    while position < len(rows) and paths[position][: len(parent)] == parent:
+        is_sibling = paths[position][:-1] == parent
+        if is_sibling and rows[position].cpu_time_total < row.cpu_time_total:
+            break
+        position += 1
+    rows.insert(position, row)
 
 
 def _columns(whole: float, with_backward: bool, with_waiting: bool) -> list[TextColumn[CallPath]]:
@@ -188,9 +222,7 @@ def _columns(whole: float, with_backward: bool, with_waiting: bool) -> list[Text
     )
     return [
         TextColumn("Name", "name", lambda one: "  " * (len(one.path) - 1) + one.name),
-        TextColumn(
-            "CPU total %", "cpu_time_total", lambda one: share_text(one.cpu_time_total, whole)
-        ),
+        TextColumn("Wall %", "cpu_time_total", lambda one: share_text(one.cpu_time_total, whole)),
         TextColumn("CPU total", "cpu_time_total", lambda one: time_text(one.cpu_time_total)),
         TextColumn(
             "Self CPU", "self_cpu_time_total", lambda one: time_text(one.self_cpu_time_total)

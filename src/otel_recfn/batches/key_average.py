@@ -24,6 +24,7 @@ from otel_recfn.batches.text_tables import (
     waits_mostly,
 )
 from otel_recfn.batches.torch_attributes import TorchAttributes
+from otel_recfn.batches.wall import Wall
 from otel_recfn.errors import SettingError
 from otel_recfn.model.events import whole_number
 
@@ -133,8 +134,8 @@ class KeyAverages(Sequence[KeyAverage]):
     """The result of ``profile.key_averages()``: one KeyAverage for each name, in the order in which
     the names first began.
 
-    The last line of the table says what was lost, if anything was. A notebook shows the HTML that
-    ``in_notebook`` returns.
+    The last lines of the table say what the wall time was, and what was lost, if anything was. A
+    notebook shows the HTML that ``in_notebook`` returns.
     """
 
     def __init__(
@@ -142,10 +143,12 @@ class KeyAverages(Sequence[KeyAverage]):
         averages: Sequence[KeyAverage],
         lost: Mapping[str, int] | None = None,
         in_notebook: Callable[[], str] | None = None,
+        wall: Wall | None = None,
     ) -> None:
         self._averages = list(averages)
         self._lost = lost or {}
         self._in_notebook = in_notebook
+        self._wall = wall
 
     def _repr_html_(self) -> str | None:
         return self._in_notebook() if self._in_notebook is not None and self._averages else None
@@ -156,7 +159,7 @@ class KeyAverages(Sequence[KeyAverage]):
     def __getitem__(self, index: slice) -> KeyAverages: ...
     def __getitem__(self, index: int | slice) -> KeyAverage | KeyAverages:
         if isinstance(index, slice):
-            return KeyAverages(self._averages[index], self._lost, self._in_notebook)
+            return KeyAverages(self._averages[index], self._lost, self._in_notebook, self._wall)
         return self._averages[index]
 
     def __len__(self) -> int:
@@ -214,7 +217,7 @@ class KeyAverages(Sequence[KeyAverage]):
         }
         columns = [
             replace(column, width=widths.get(column.attribute, column.width))
-            for column in _columns(self._averages, whole, time_in)
+            for column in _columns(self._averages, whole, time_in, self._wall)
         ]
         displayed = self._averages
         if top_level_events_only:
@@ -223,7 +226,10 @@ class KeyAverages(Sequence[KeyAverage]):
         title = f"{header}\n" if header is not None else ""
         table = render(displayed, columns, sort_by, row_limit)
         total = f"Self CPU time total: {time_in(whole)}\n"
-        return title + table + total + lost_line(self._lost)
+        walls = (
+            [f"{sentence}\n" for sentence in self._wall.sentences(time_in)] if self._wall else []
+        )
+        return "".join([title, table, total, *walls, lost_line(self._lost)])
 
     def __str__(self) -> str:
         return self.table()
@@ -234,10 +240,20 @@ class KeyAverages(Sequence[KeyAverage]):
 
 
 def _columns(
-    averages: Sequence[KeyAverage], whole: float, time_in: Callable[[float], str]
+    averages: Sequence[KeyAverage],
+    whole: float,
+    time_in: Callable[[float], str],
+    wall: Wall | None,
 ) -> list[TextColumn[KeyAverage]]:
     """The columns of a table: those of times, and others if an average has a value there."""
     columns = _time_columns(whole, time_in)
+    if wall is not None:
+        wall_us = wall.ns / 1000
+        columns.append(
+            TextColumn(
+                "Wall %", "cpu_time_total", lambda row: share_text(row.cpu_time_total, wall_us)
+            )
+        )
     for has_value, optional in _optional_columns(time_in):
         if any(has_value(average) for average in averages):
             columns += optional

@@ -35,7 +35,7 @@ class Nesting(NamedTuple):
     """The rows of their parents."""
 
 
-def nesting(rows: Batch) -> Nesting:
+def find_nesting(rows: Batch) -> Nesting:
     """The pairs of the batch, worked out once for the functions below."""
     child = np.flatnonzero(rows.parent != 0)
     if not len(child):

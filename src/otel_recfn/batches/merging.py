@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from otel_recfn import _native
-from otel_recfn.model.batch import NO_CONTEXT, Batch, Track, columns_of, empty_column
+from otel_recfn.model.batch import NO_CONTEXT, Batch, Track, empty_column, make_columns
 from otel_recfn.model.columns import COLUMNS, CONTEXT_COLUMNS, TEXT_COLUMNS, TRACK_COLUMNS
 
 _TABLES = (
@@ -29,13 +29,13 @@ it indexes.
 """
 
 
-NOTHING = Batch(**columns_of({}, 0), names=[""], tracks=[])
+NOTHING = Batch(**make_columns({}, 0), names=[""], tracks=[])
 """A batch without a row, which many units share: one of its own would be most of the size of a
 unit without spans.
 """
 
 
-def batch_of(fields: Mapping[str, Any], rows: int, each_value_once: bool = False) -> Batch:
+def batch_from_fields(fields: Mapping[str, Any], rows: int, each_value_once: bool = False) -> Batch:
     """The batch of gathered rows, without announced ranges; NOTHING if there are none.
 
     ``fields`` are columns and tables; columns that are left out are empty. The names are only those
@@ -45,7 +45,7 @@ def batch_of(fields: Mapping[str, Any], rows: int, each_value_once: bool = False
     if not rows:
         return NOTHING
     tables = {name: fields[name] for name in ("names", "tracks", "contexts", "drained_ns")}
-    batch = Batch(**columns_of(fields, rows), **tables)
+    batch = Batch(**make_columns(fields, rows), **tables)
     return _with_each_value_once(batch) if each_value_once else batch
 
 
@@ -55,7 +55,7 @@ def merged(batches: Sequence[Batch]) -> Batch:
     A thread has the last name that was known.
     """
     fields = _native.gather_batches(DESCRIPTIONS, tuple(batches))
-    return batch_of(fields, sum(map(len, batches)), each_value_once=True)
+    return batch_from_fields(fields, sum(map(len, batches)), each_value_once=True)
 
 
 def _with_each_value_once(batch: Batch) -> Batch:
@@ -72,11 +72,11 @@ def _with_each_value_once(batch: Batch) -> Batch:
         for name in columns:
             np.put(used, getattr(batch, name), True)
         entries = {value: value for value in first}
-        index_of = {value: position for position, value in enumerate(first)}
+        index_by_value = {value: position for position, value in enumerate(first)}
         for index in np.flatnonzero(used).tolist():
             value = values[index]
             key = value.number if isinstance(value, Track) else value
-            indices[index] = index_of.setdefault(key, len(index_of))
+            indices[index] = index_by_value.setdefault(key, len(index_by_value))
             if key not in entries or (isinstance(value, Track) and value.name):
                 entries[key] = value
         changed[table] = list(entries.values())

@@ -54,7 +54,7 @@ def module_tree(batch: Batch, ranges: Ranges, lost: Mapping[str, int] | None) ->
     near = _nearest(ranges.parent, is_line | is_node | in_closure)
     near[(near >= 0) & in_closure[near]] = -1
     itself = np.where(is_line | is_node, np.arange(len(near)), np.where(in_closure, -1, near))
-    counted_in = _followed(itself, forward, is_node)
+    counted_in = _counted_lines(itself, forward, is_node)
     # The tree has the lines, and the ranges that are in none of them.
     outside = counted_in < 0
     displayed = np.flatnonzero(is_line | outside)
@@ -62,7 +62,7 @@ def module_tree(batch: Batch, ranges: Ranges, lost: Mapping[str, int] | None) ->
     position[displayed] = np.arange(len(displayed))
     enclosing = _enclosing_calls(batch, ranges.rows, near, counted_in, is_node, label)
     paths = call_paths(position[enclosing[displayed]], label[displayed])
-    path = paths.of_row[position[np.where(outside, np.arange(len(near)), counted_in)]]
+    path = paths.row_path[position[np.where(outside, np.arange(len(near)), counted_in)]]
     durations = np.where(outside, ranges.self_ns, ranges.durations)
     sums = range_sums(path, len(paths.parent), ranges, durations, is_line | outside)
     backward = np.where(itself != counted_in, ranges.self_ns, 0)
@@ -104,12 +104,12 @@ def _in_closure(batch: Batch, rows: Indices, near: Indices) -> Mask:
     """Whether each range that counts to an optimizer so far is work of the program's: an operator
     with gradients on has a sequence number, and a backward pass has a range around each node.
     """
-    is_optimizer = _named(batch, rows, OPTIMIZER)
-    with_gradients = (batch.sequence_nr[rows] >= 0) | _named(batch, rows, NODES_PREFIX)
+    is_optimizer = _have_prefix(batch, rows, OPTIMIZER)
+    with_gradients = (batch.sequence_nr[rows] >= 0) | _have_prefix(batch, rows, NODES_PREFIX)
     return np.asarray((near >= 0) & is_optimizer[near] & with_gradients, np.bool_)
 
 
-def _named(batch: Batch, rows: Indices, beginning: str) -> Mask:
+def _have_prefix(batch: Batch, rows: Indices, beginning: str) -> Mask:
     is_named = np.array([name.startswith(beginning) for name in batch.names], np.bool_)
     return np.take(is_named, batch.name[rows])
 
@@ -125,7 +125,7 @@ def _forward_ranges(batch: Batch, ranges: Ranges) -> Indices:
     order = np.argsort(ids)
     node = np.searchsorted(ranges.rows, links.row)
     forward[node] = order[np.searchsorted(ids, links.event_id, sorter=order)]
-    is_enclosing = _named(batch, ranges.rows, NODES_PREFIX)
+    is_enclosing = _have_prefix(batch, ranges.rows, NODES_PREFIX)
     parent = ranges.parent[node]
     inner = node[(parent >= 0) & is_enclosing[parent]]
     forward[ranges.parent[inner]] = forward[inner]
@@ -137,7 +137,7 @@ def _nearest(parent: Indices, wanted: Mask) -> Indices:
     return np.where(parent >= 0, nearest(parent, wanted)[parent], -1) if len(parent) else parent
 
 
-def _followed(itself: Indices, forward: Indices, is_node: Mask) -> Indices:
+def _counted_lines(itself: Indices, forward: Indices, is_node: Mask) -> Indices:
     """The line that each range counts to, by the line or node that it is or is in (``itself``);
     -1 if there is none.
     """
@@ -163,7 +163,7 @@ def _enclosing_calls(
     before = dict[int, int]()
     again = set[int]()
     calls = np.flatnonzero(equals(batch.source[rows], EventSource.MODULE))
-    is_optimizer = _named(batch, rows, OPTIMIZER)
+    is_optimizer = _have_prefix(batch, rows, OPTIMIZER)
     in_order = calls[np.lexsort((batch.event_id[rows[calls]], batch.start_ns[rows[calls]]))]
     columns = (in_order, near[in_order], batch.name[rows[in_order]])
     for call, inside, name in zip(*[column.tolist() for column in columns], strict=True):

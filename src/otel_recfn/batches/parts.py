@@ -32,7 +32,7 @@ class Parts:
         self._limit = FIRST_WEIGHT
         """The most that the next part weighs, unless more happened at one moment."""
 
-    def of(self, batch: Batch) -> Iterator[Batch]:
+    def cut(self, batch: Batch) -> Iterator[Batch]:
         """The parts of a batch, in the order of time.
 
         The time is taken until the next one is asked for.
@@ -40,7 +40,7 @@ class Parts:
         ends, begins = batch.end_ns, batch.opened.columns["start_ns"]
         weight = len(ends) + OPENED_WEIGHT * len(begins)
         if weight <= self._limit:
-            yield from self._timed(batch, weight)
+            yield from self._measure(batch, weight)
             return
         times = np.concatenate([ends, begins])
         order = np.argsort(times, kind="stable")
@@ -53,12 +53,12 @@ class Parts:
             until_ns = times[max(fits, done + 1) - 1]
             after_ns = times[done - 1] if done else np.iinfo(np.int64).min
             done = int(np.searchsorted(times, until_ns, side="right"))
-            part = _between(batch, after_ns, until_ns)
+            part = _batch_between(batch, after_ns, until_ns)
             if done == len(times):
-                part = replace(part, steps=batch.steps)
-            yield from self._timed(part, int(reached[done - 1]) - before)
+                part = replace(part, steps=batch.steps, samples=batch.samples)
+            yield from self._measure(part, int(reached[done - 1]) - before)
 
-    def _timed(self, part: Batch, weight: int) -> Iterator[Batch]:
+    def _measure(self, part: Batch, weight: int) -> Iterator[Batch]:
         began = time.monotonic()
         yield part
         seconds = time.monotonic() - began
@@ -67,7 +67,7 @@ class Parts:
             self._limit = int(min(max(fits, MIN_WEIGHT), GROWTH * self._limit))
 
 
-def _between(batch: Batch, after_ns: int, until_ns: int) -> Batch:
+def _batch_between(batch: Batch, after_ns: int, until_ns: int) -> Batch:
     """What ended and what was announced between two moments, the second one included."""
     rows = np.flatnonzero((batch.end_ns > after_ns) & (batch.end_ns <= until_ns))
     begins = batch.opened.columns["start_ns"]

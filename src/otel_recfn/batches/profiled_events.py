@@ -18,7 +18,7 @@ from otel_recfn.batches.measures import (
     Rows,
     allocated_bytes,
     direct_children,
-    nesting,
+    find_nesting,
     own_bytes,
     self_times,
 )
@@ -29,7 +29,7 @@ from otel_recfn.model.batch import Batch
 
 def profiled_events(rows: Batch) -> list[ProfiledEvent]:
     """The rows in start order; of two that start at once, the one that began first."""
-    nested = nesting(rows)
+    nested = find_nesting(rows)
     measures = _measures(rows, nested)
     values = zip(*[column.tolist() for column in measures.values()], strict=True)
     first_ns = int(rows.start_ns.min()) if len(rows) else 0
@@ -91,7 +91,7 @@ def _python_ids(rows: Batch) -> tuple[Rows, Rows]:
     """The ids of traced calls and of the calls around them, by row; -1 if there is none."""
     ids = PythonIds()
     ids.add([rows])
-    calls = ids.of_rows(rows)
+    calls = ids.call_ids(rows)
     if calls is None:
         none = np.full(len(rows), -1)
         return none, none

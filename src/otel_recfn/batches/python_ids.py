@@ -74,7 +74,7 @@ class PythonIds:
         self._event_ids = all_event_ids[order]
         self._ids = np.concatenate((self._ids, ids))[order]
 
-    def of_rows(self, batch: Batch) -> CallIds | None:
+    def call_ids(self, batch: Batch) -> CallIds | None:
         """The ids of a batch's rows; None where no call is known."""
         if not len(self._event_ids):
             return None
@@ -84,14 +84,14 @@ class PythonIds:
         """Add the calls of the next batch, and forget those that no later row can name.
 
         Returns:
-            The ids of its rows, as ``of_rows``.
+            The ids of its rows, as ``call_ids``.
         """
         still_open = batch.open_calls
         begins = [_calls(batch)]
         if still_open is not None:
             begins.append((still_open.event_id, still_open.start_ns))
         self._number(begins)
-        ids = self.of_rows(batch)
+        ids = self.call_ids(batch)
         if ids is not None and still_open is not None:
             named = np.concatenate((still_open.event_id, still_open.caller))
             indices = self._indices(named)

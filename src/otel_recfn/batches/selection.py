@@ -9,14 +9,14 @@ are cut out of the tree: a range's parent becomes the nearest ancestor that the 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.ancestry import Ancestry
 from otel_recfn.batches.number_sets import equals, is_in
-from otel_recfn.model.batch import Batch, OpenedColumns, empty_column
+from otel_recfn.model.batch import Batch, OpenedColumns, Sample, TrainingStep, empty_column
 from otel_recfn.model.columns import COLUMNS, OPENED_COLUMNS, Column
 from otel_recfn.model.events import (
     ALL_SCOPES_MASK,
@@ -103,6 +103,13 @@ def opened_columns(batch: Batch, rows: Rows) -> OpenedColumns:
     return OpenedColumns({name: getattr(batch, name)[rows] for name in OPENED_COLUMNS}, batch.names)
 
 
+class _FirstRange(NamedTuple):
+    """The first range of a thread that a capture has seen."""
+
+    event_id: int
+    start_ns: int
+
+
 class Selection:
     """The views of a capture, batch by batch.
 
@@ -122,7 +129,13 @@ class Selection:
         began alone.
         """
         self._since_ns = 0
-        """Its begin, in Unix nanoseconds, for training steps; 0 if it began alone."""
+        """Its begin, in Unix nanoseconds, for samples; 0 if it began alone."""
+        self._joined_threads: set[int] = set()
+        """The threads in which a training step may have begun before the capture did, and of which
+        no range was seen, by number.
+        """
+        self._first_ranges: dict[int, _FirstRange] = {}
+        """The first range that was seen of such a thread, by the thread's number."""
         self._open_calls: Ids = np.zeros(0, np.uint64)
         """The Python calls that were open at the last view: their children may have been seen in
         them.
@@ -140,6 +153,7 @@ class Selection:
         self._earlier = batch.event_id[batch.closed :].copy()  # a view keeps the batch
         self._since_serial = since_serial
         self._since_ns = batch.drained_ns
+        self._joined_threads = {track.number for track in batch.tracks}
 
     def has_begun_before(self, serial: int, event_id: int) -> bool:
         """Whether the capture, which joined others, had begun before that range, which is open."""
@@ -161,7 +175,7 @@ class Selection:
         Args:
             batch: drained with ``open_ranges``.
             last: the capture ends with it: copies of open ranges are rows of the view, as partial
-                ones.
+                ones, and steps that go on are over for it.
             copies: the view has copies of the open ranges, too.
         """
         seen = self._seen(batch)
@@ -184,9 +198,15 @@ class Selection:
         if (flags[~seen] & PARENT_ELSEWHERE).any():
             flags[parent != batch.parent] |= PARENT_ELSEWHERE
         columns = {"parent": parent[rows], "root": root[rows], "flags": flags[rows], **unwanted}
-        steps = [step for step in batch.steps if step.start_ns >= self._since_ns]
-        taken = batch.take(rows, opened=opened, steps=steps, **columns)
+        steps = self._steps(batch, seen, last=last)
+        samples = self._own_samples(batch)
+        taken = batch.take(rows, opened=opened, steps=steps, samples=samples, **columns)
         return taken if last else replace(taken, closed=int(rows[: batch.closed].sum()))
+
+    def _own_samples(self, batch: Batch) -> list[Sample]:
+        if not self._selected.extras & Extra.SAMPLES:
+            return []
+        return [sample for sample in batch.samples if sample.time_ns >= self._since_ns]
 
     def _seen(self, batch: Batch) -> Mask:
         wanted = self._selected
@@ -212,6 +232,38 @@ class Selection:
         if len(self._earlier):
             seen &= ~is_in(batch.event_id, self._earlier)
         return np.asarray(seen, np.bool_)
+
+    def _steps(self, batch: Batch, seen: Mask, *, last: bool) -> list[TrainingStep]:
+        """The training steps that are over, each from its first range that was seen."""
+        if self._joined_threads:
+            self._note_first_ranges(batch, seen)
+        steps = [*batch.steps, *(batch.unfinished_steps if last else ())]
+        return [own for step in steps if (own := self._own_step(step, batch)) is not None]
+
+    def _note_first_ranges(self, batch: Batch, seen: Mask) -> None:
+        # Steps lie in traced calls, and begin with another range.
+        ranges = seen & equals(batch.kind, RowKind.RANGE)
+        ranges &= ~equals(batch.source, EventSource.PYTHON_CALL)
+        counts = np.bincount(batch.thread[ranges], minlength=len(batch.tracks))
+        for index in np.flatnonzero(counts).tolist():
+            number = batch.tracks[index].number
+            if number in self._joined_threads:
+                # All that was begun by now is here, since what hasn't ended has a copy.
+                rows = np.flatnonzero(ranges & equals(batch.thread, index))
+                row = rows[batch.event_id[rows].argmin()]
+                first = _FirstRange(int(batch.event_id[row]), int(batch.start_ns[row]))
+                self._first_ranges[number] = first
+                self._joined_threads.remove(number)
+
+    def _own_step(self, step: TrainingStep, batch: Batch) -> TrainingStep | None:
+        """The step as the capture saw it; None if it didn't see its optimizer step."""
+        number = batch.tracks[step.thread].number
+        first = self._first_ranges.get(number)
+        if number in self._joined_threads or (first is not None and step.last < first.event_id):
+            return None
+        if first is None or first.event_id <= step.first:
+            return step
+        return step._replace(first=first.event_id, start_ns=first.start_ns)
 
     def _new_opened(self, batch: Batch, outermost: Mask) -> OpenedColumns:
         rows = np.flatnonzero(outermost & ~is_in(batch.event_id, self._opened_ids))

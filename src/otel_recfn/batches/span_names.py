@@ -24,12 +24,12 @@ _INSTANCE = re.compile(r"_\d+$")
 """The number of an instance, at the end of a module call's name."""
 
 
-def class_of(name: str) -> str:
+def class_in_name(name: str) -> str:
     """``Block`` of ``nn.Module: Block_0``; empty if it is no call of a module."""
     return _INSTANCE.sub("", name.removeprefix(PREFIX)) if name.startswith(PREFIX) else ""
 
 
-def called(path: str, kind: str) -> str:
+def module_call_name(path: str, kind: str) -> str:
     """The name of a module call of that path and class.
 
     Numbers alone, as in an ``nn.Sequential``, say nothing.
@@ -66,15 +66,17 @@ def with_span_names(
         )
     )
     for name, path, is_prefill in set(calls):
-        kind = class_of(names[name])  # a phase and what is around a call that decodes have none
-        label = called(names[path], kind) if kind else phase_name(names[name])
+        kind = class_in_name(
+            names[name]
+        )  # a phase and what is around a call that decodes have none
+        label = module_call_name(names[path], kind) if kind else phase_name(names[name])
         label = prefill_name(label) if is_prefill else label
         texts[name, path, is_prefill] = names[name] if torch_names else label, kind
     more = list({text for both in texts.values() for text in both})
-    index_of = {text: index for index, text in enumerate(more, len(names))} | {"": 0}
+    index_by_text = {text: index for index, text in enumerate(more, len(names))} | {"": 0}
     changed: dict[str, Any] = {"name": batch.name.copy(), "module_class": batch.module_class.copy()}
-    changed["name"][rows] = [index_of[texts[call][0]] for call in calls]
-    changed["module_class"][rows] = [index_of[texts[call][1]] for call in calls]
+    changed["name"][rows] = [index_by_text[texts[call][0]] for call in calls]
+    changed["module_class"][rows] = [index_by_text[texts[call][1]] for call in calls]
     return replace(batch, names=[*names, *more], **changed)
 
 

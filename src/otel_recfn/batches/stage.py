@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import namedtuple
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import starmap
 from operator import attrgetter
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 from otel_recfn import _native
-from otel_recfn.batches.merging import DESCRIPTIONS, batch_of
+from otel_recfn.batches.merging import DESCRIPTIONS, batch_from_fields
 from otel_recfn.batches.number_sets import Indices, equals
 from otel_recfn.batches.span_names import with_span_names
 from otel_recfn.model.batch import Batch, SpanContextRef, Track, empty_column
@@ -308,7 +308,7 @@ class Stage(_native.Stage):
             rows_to_spare=ROWS_TO_SPARE,
             max_batches=MAX_BATCHES,
             columns=DESCRIPTIONS,
-            batch_of=batch_of,
+            batch_from_fields=batch_from_fields,
         )
         stage._torch_names = torch_names
         stage._threads = {}
@@ -348,26 +348,33 @@ class Stage(_native.Stage):
         return self._find(*_span_key(span)) or None
 
     def decide(
-        self, grants: Sequence[tuple[int, int]], parents: Sequence[SpanContext], *, is_partial: bool
+        self,
+        grants: Sequence[tuple[int, int]],
+        parents: Sequence[SpanContext],
+        *,
+        is_partial: bool,
+        named: Container[int] = (),
     ) -> Decided:
         """Decide units, each once, and forget them, or their ranges until now if they go on.
 
         Args:
             grants: each unit and the number of spans that it may have.
-            above: the spans above these units.
+            parents: the spans above these units.
             is_partial: parts of them are decided.
+            named: the units whose sums have the names that took most, even if nothing is folded.
         """
-        raw = self._decide(np.array(grants, _TYPES["grant"]), is_partial, current_key())
+        rows = [(unit, spans, unit in named) for unit, spans in grants]
+        raw = self._decide(np.array(rows, _TYPES["grant"]), is_partial, current_key())
         event_id = None if raw.event_id is None else _column(raw.event_id, np.uint64)
         plan = self._span_plan(raw, raw.batch, np.arange(len(raw.batch)), event_id, parents)
-        summaries = table_of("summary", raw.summaries)
+        summaries = typed_table("summary", raw.summaries)
         threads = set(summaries["thread"].tolist())
         return Decided(
             plan=plan,
-            sums=table_of("sums", raw.sums),
-            top=table_of("top", raw.top),
+            sums=typed_table("sums", raw.sums),
+            top=typed_table("top", raw.top),
             summaries=summaries,
-            callers=table_of("caller", raw.callers),
+            callers=typed_table("caller", raw.callers),
             names=raw.names,
             threads={
                 number: self._threads[number] for number in threads if number in self._threads
@@ -394,7 +401,7 @@ class Stage(_native.Stage):
     ) -> SpanPlan:
         linked_id = raw.linked_id
         linked_span = raw.linked_span
-        traces = [high << 64 | low for high, low in table_of("trace", raw.traces).tolist()]
+        traces = [high << 64 | low for high, low in typed_table("trace", raw.traces).tolist()]
         parent = _column(raw.parent, np.uint64)
         no_id, no_linked_span = empty_column(np.uint64, len(row)), empty_column(np.int64, len(row))
         return SpanPlan(
@@ -423,7 +430,7 @@ def records(name: str, table: Table) -> Iterator[Any]:
     return starmap(_RECORDS[name], table.tolist())
 
 
-def table_of(name: str, rows: _native.Column) -> Table:
+def typed_table(name: str, rows: _native.Column) -> Table:
     """The table of that name with these rows."""
     return _column(rows, _TYPES[name])
 

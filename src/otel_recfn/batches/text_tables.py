@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from otel_recfn.errors import SettingError
 from otel_recfn.model.events import wait_time_ns, whole_number
-from otel_recfn.support.texts import visible
+from otel_recfn.support.safe_texts import visible
 
 T = TypeVar("T")
 MAX_CELL_CHARS = 80

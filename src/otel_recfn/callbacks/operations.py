@@ -32,7 +32,7 @@ from otel_recfn.callbacks.record_function import RecordFunction
 from otel_recfn.callbacks.state import ThreadLocalState, ThreadLocalStateGuard
 from otel_recfn.errors import UnknownHandleError
 from otel_recfn.model.events import RecordScope
-from otel_recfn.support.texts import failure
+from otel_recfn.support.exceptions import failure
 
 F = TypeVar("F")
 
@@ -41,7 +41,7 @@ def record_function_with_scope(
     scope: RecordScope, fn: Any, inputs: Sequence[Any] = (), sequence_nr: int = -1
 ) -> RecordFunction:
     """A range of any scope (source: RECORD_FUNCTION_WITH_SCOPE)."""
-    return _begun(RecordFunction(scope), fn, inputs, sequence_nr)
+    return _begin_range(RecordFunction(scope), fn, inputs, sequence_nr)
 
 
 def record_function_with_scope_inputs_outputs(
@@ -95,7 +95,7 @@ def record_with_scope_debug_handle_and_inputs(
     """A range with a debug handle (source: RECORD_WITH_SCOPE_DEBUG_HANDLE_AND_INPUTS)."""
     range_ = RecordFunction(scope)
     range_.set_debug_handle(debug_handle)
-    return _begun(range_, fn, inputs, sequence_nr)
+    return _begin_range(range_, fn, inputs, sequence_nr)
 
 
 def record_edge_scope_with_debug_handle_and_inputs(
@@ -115,7 +115,7 @@ def record_outputs(range_: RecordFunction, outputs: Sequence[Any]) -> None:
         range_.set_outputs(list(outputs))
 
 
-def _begun(
+def _begin_range(
     range_: RecordFunction, fn: Any, inputs: Sequence[Any], sequence_nr: int = -1
 ) -> RecordFunction:
     range_.before(fn, inputs if range_.needs_inputs() else (), sequence_nr=sequence_nr)
@@ -148,14 +148,14 @@ def record_function_enter(name: str, args: str | None = None) -> int:
     """Begin a user range, with ``args`` as its only input. Returns the handle that ends it."""
     handle = LegacyHandle(next(_numbers))
     handle.record = RecordFunction(RecordScope.USER_SCOPE)
-    _begun(handle.record, name, () if args is None else (args,))
+    _begin_range(handle.record, name, () if args is None else (args,))
     return handle
 
 
 def record_function_enter_new(name: str, args: str | None = None) -> PythonRecordFunction:
     """Begin a user range, with ``args`` as its only input. Returns the object that ends it."""
     entered = PythonRecordFunction()
-    _begun(entered.record, name, () if args is None else (args,))
+    _begin_range(entered.record, name, () if args is None else (args,))
     return entered
 
 

@@ -36,21 +36,21 @@ def begin_for_others(name: str) -> EndElsewhere:
     try:
         if _program_sees_operators(sys.modules["torch"]):
             return do_nothing
-        of_torch = sys.modules["torch.autograd.profiler"].record_function(
+        torchs_range = sys.modules["torch.autograd.profiler"].record_function(
             name.encode("utf-8", "replace").decode()
         )
         with _unseen_by_ours():
-            of_torch.__enter__()
+            torchs_range.__enter__()
     except Exception as error:  # the program goes on without it
         _warn_once(str(error))
         return do_nothing
-    return partial(_end, of_torch)
+    return partial(_end, torchs_range)
 
 
-def _end(of_torch: Any) -> None:
+def _end(torchs_range: Any) -> None:
     # At the end of the interpreter PyTorch's modules are empty.
     with suppress(Exception), _unseen_by_ours():
-        of_torch.__exit__(None, None, None)
+        torchs_range.__exit__(None, None, None)
 
 
 @contextmanager

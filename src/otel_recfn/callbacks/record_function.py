@@ -52,7 +52,7 @@ from otel_recfn.model.events import (
 from otel_recfn.pytorch.thread_ids import follow_torch
 from otel_recfn.recording.ranges import record_range
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.support.texts import failure
+from otel_recfn.support.exceptions import failure
 
 PARAM_COMMS_CALL_NAME = "record_param_comms"
 """The name under which PyTorch announces collectives (source: ``at::kParamCommsCallName``)."""

@@ -307,7 +307,7 @@ def _should_run(entry: CallbackEntry, scope: RecordScope) -> bool:
     except BaseException as error:
         if raised_by_signal_handler(error):
             raise
-        failed(entry.handle, error)
+        remove_failed(entry.handle, error)
         return False
 
 
@@ -350,14 +350,14 @@ def _run(
     except BaseException as error:  # a callback can't end the program
         if raised_by_signal_handler(error):
             raise
-        failed(pair.handle, error, range_.name())
+        remove_failed(pair.handle, error, range_.name())
         return None
 
 
 # --- callbacks that failed
 
 
-def failed(handle: int, error: BaseException, name: str = "") -> None:
+def remove_failed(handle: int, error: BaseException, name: str = "") -> None:
     """Remove a callback that raised on the range ``name``, in every thread, and log it once."""
     with _lock:
         if handle in _failed:
@@ -378,7 +378,7 @@ def _failed_in_torch(handle: int, error: BaseException, name: str) -> bool:
     """
     if raised_by_signal_handler(error):
         return True
-    failed(handle, error, name)
+    remove_failed(handle, error, name)
     return False
 
 

@@ -36,7 +36,7 @@ from otel_recfn.callbacks import registry, thread_locals
 from otel_recfn.callbacks.callback import Entries
 from otel_recfn.callbacks.thread_locals import (
     current_debug_info,
-    inherited,
+    inherited_info,
     is_record_function_enabled,
     set_current_debug_info,
 )
@@ -126,7 +126,7 @@ class ThreadLocalState:
 
     def __init__(self) -> None:
         self._tls = get_record_function_tls()
-        self._debug_info = inherited(current_debug_info())
+        self._debug_info = inherited_info(current_debug_info())
         self._tracer = thread_locals.current().tracer
 
     @classmethod

@@ -321,7 +321,7 @@ def pushed_here(kind: DebugInfoKind) -> bool:
     return _innermost(kind).pushed_in == threading.get_ident()
 
 
-def inherited(debug_info: DebugInfo | None) -> DebugInfo | None:
+def inherited_info(debug_info: DebugInfo | None) -> DebugInfo | None:
     """The same map for what a thread launches, which pushed none of its entries."""
     entries = []
     while debug_info is not None:

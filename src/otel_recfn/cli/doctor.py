@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from otel_recfn.errors import RecfnError
-from otel_recfn.support.texts import (
+from otel_recfn.support.safe_texts import (
     safe_error,
     safe_request_error,
     safe_text,
@@ -65,7 +65,7 @@ def line(name: str, ok: bool | None, text: str) -> str:
 def examine() -> Iterator[tuple[str, Finding]]:
     """All findings with their names, each as soon as it is known."""
     for name, examination in examinations().items():
-        yield name, careful(examination)
+        yield name, examine_safely(examination)
 
 
 def examinations() -> dict[str, Callable[[], Finding]]:
@@ -81,7 +81,7 @@ def examinations() -> dict[str, Callable[[], Finding]]:
     }
 
 
-def careful(examination: Callable[[], Finding]) -> Finding:
+def examine_safely(examination: Callable[[], Finding]) -> Finding:
     """The finding of an examination; an unexpected error is a bad finding."""
     try:
         return examination()

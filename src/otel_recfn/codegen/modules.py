@@ -29,8 +29,8 @@ from otel_recfn.codegen.python_words import (
     function_name,
     parameter_name,
 )
-from otel_recfn.codegen.rules import Facts, Recorded, facts_of, rules_of
-from otel_recfn.codegen.schemas import Argument, Operator, operators_of
+from otel_recfn.codegen.rules import Facts, Recorded, namespace_rules, operator_facts
+from otel_recfn.codegen.schemas import Argument, Operator, read_operators
 from otel_recfn.errors import GeneratorError, SchemaError
 
 MARK = "# Written by otel-recfn codegen"
@@ -89,15 +89,15 @@ def generate(request: WrapperRequest) -> Generated:
     """
     words = ANY if request.dispatch else TORCH
     found = [
-        (each, facts_of(each, rules_of(each.name.namespace)))
-        for each in operators_of(request.schema)
+        (each, operator_facts(each, namespace_rules(each.name.namespace)))
+        for each in read_operators(request.schema)
     ]
     wrappers = [Wrapper(operator, facts, words) for operator, facts in found if facts is not None]
     left_out = [str(operator.name) for operator, facts in found if facts is None]
     _check_names(wrappers)
     shards: list[list[Wrapper]] = [[] for _ in range(request.shards)]
     for each in wrappers:
-        shards[shard_of(each.operator.name.base, request.shards)].append(each)
+        shards[shard_number(each.operator.name.base, request.shards)].append(each)
     texts = {f"{_shard(number)}.py": _module(shard, request) for number, shard in enumerate(shards)}
     texts["__init__.py"] = _package(shards, left_out, request)
     return Generated(
@@ -105,7 +105,7 @@ def generate(request: WrapperRequest) -> Generated:
     )
 
 
-def shard_of(root_name: str, shards: int) -> int:
+def shard_number(root_name: str, shards: int) -> int:
     """The shard of an operator, chosen as PyTorch's generator does (source:
     ``torchgen.utils.string_stable_hash``).
     """
@@ -176,7 +176,7 @@ class Wrapper:
             f'"{name.overload}"',
             f"{{{types}}}",
             returns,
-            *self._recorded(),
+            *self._recorded_argument(),
         ]
         schema = f"{name.namespace}::{self.operator.schema}".replace("\\", "\\\\").replace(
             '"""', '\\"""'
@@ -195,11 +195,11 @@ class Wrapper:
             *self._signature(),
             f'{STEP}"""{schema}"""',
             f"{STEP}if not Watched.now:",
-            *self._unobserved(),
+            *self._unobserved_lines(),
             f"{STEP}return _OP_{self.name}.observed({_tuple(positional)}, {{{by_name}}})",
         ]
 
-    def _recorded(self) -> list[str]:
+    def _recorded_argument(self) -> list[str]:
         """The argument that says which node is recorded for a call, if one is."""
         in_place, out_of_place, guarded = (
             self.facts.in_place,
@@ -246,7 +246,7 @@ class Wrapper:
             ) from error
         return lines
 
-    def _unobserved(self) -> Iterator[str]:
+    def _unobserved_lines(self) -> Iterator[str]:
         """The lines that run while nobody observes: ``if dtype is device is None and alpha is
         _DEFAULT_1: ...``
         """
@@ -263,10 +263,11 @@ class Wrapper:
         yield STEP * 2 + self._call(arguments)
 
     def _call(self, passed: Sequence[Argument]) -> str:
-        return f"return _OP_{self.name}.target({', '.join([_passed(each) for each in passed])})"
+        arguments = ", ".join([_passed_argument(each) for each in passed])
+        return f"return _OP_{self.name}.target({arguments})"
 
 
-def _passed(argument: Argument) -> str:
+def _passed_argument(argument: Argument) -> str:
     value = parameter_name(argument.name)
     if not argument.keyword_only:
         return value

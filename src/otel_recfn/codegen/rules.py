@@ -85,7 +85,7 @@ OTHERS = Rules()
 """The rules for other namespaces: every operator is wrapped, and recorded if it returns tensors."""
 
 
-def rules_of(namespace: str) -> Rules:
+def namespace_rules(namespace: str) -> Rules:
     """The rules for a namespace's operators."""
     return ATEN if namespace == "aten" else OTHERS
 
@@ -130,7 +130,7 @@ format.
 """
 
 
-def facts_of(operator: Operator, rules: Rules) -> Facts | None:
+def operator_facts(operator: Operator, rules: Rules) -> Facts | None:
     """The facts about an operator; None if it gets no wrapper."""
     if operator.cpp_name in rules.manual:
         return None

@@ -96,7 +96,7 @@ Entry = dict[str, Any]
 """The fields of one operator."""
 
 
-def operators_of(path: Path) -> list[Operator]:
+def read_operators(path: Path) -> list[Operator]:
     """The operators of a file in the order of its entries, then those that torchgen generates for
     ``autogen``.
 
@@ -125,7 +125,7 @@ def operators_of(path: Path) -> list[Operator]:
                 f"{path}:{line}", f"{entry!r} has no 'func' with an operator's schema"
             )
         entry["func"] = entry["func"].strip()
-    parse = _with_generated if any("autogen" in entry for entry in entries) else _parsed
+    parse = _with_generated if any("autogen" in entry for entry in entries) else _parse_entries
     operators = list(parse(path, entries, gen))
     _check_names(operators)
     return operators
@@ -146,7 +146,7 @@ REFUSALS = (
 """The errors by which torchgen refuses a schema."""
 
 
-def _parsed(path: Path, entries: Sequence[Entry], gen: Any) -> Iterator[Operator]:
+def _parse_entries(path: Path, entries: Sequence[Entry], gen: Any) -> Iterator[Operator]:
     known = {*gen.NativeFunction.__dataclass_fields__, "func", "dispatch", LINE}
     for entry in entries:
         text = entry["func"]

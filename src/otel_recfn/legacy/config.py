@@ -84,8 +84,8 @@ class ProfilerConfig:
 
         First come PyTorch's (``ProfilerConfig::toIValue``).
         """
-        of_torch = [int(self.state), self.report_input_shapes, self.profile_memory]
-        return [*of_torch, self.with_stack, self.with_flops, self.with_modules, self.trace_id]
+        torchs_fields = [int(self.state), self.report_input_shapes, self.profile_memory]
+        return [*torchs_fields, self.with_stack, self.with_flops, self.with_modules, self.trace_id]
 
     @classmethod
     def from_value_list(cls, values: Any) -> ProfilerConfig:

@@ -121,7 +121,7 @@ class LegacyEvent:
         First come PyTorch's twelve (``LegacyEvent::toIValue``), then the other attributes. Of times
         on the GPU only ``cuda_us`` goes along; set it before.
         """
-        of_torch = [
+        torchs_fields = [
             int(self.kind),
             self.name,
             self.thread_id,
@@ -137,7 +137,7 @@ class LegacyEvent:
         ]
         arguments = [[name, value] for name, value in self.extra_args.items()]
         others = [kind(getattr(self, name)) for name, kind in OTHER_VALUES]
-        return [*of_torch, *others, list(self.stack), arguments]
+        return [*torchs_fields, *others, list(self.stack), arguments]
 
     @classmethod
     def from_value_list(cls, values: Any) -> LegacyEvent:

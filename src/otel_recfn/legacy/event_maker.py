@@ -24,7 +24,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, RecordScope, RowKind
 from otel_recfn.support.texts import flat_shapes
 
-KIND_OF = tuple(EventKind)
+EVENT_KINDS = tuple(EventKind)
 BLOCK = 4096
 """The number of events that are made at once."""
 
@@ -90,7 +90,7 @@ class EventMaker:
         on_cuda = block.is_memory & np.isin(batch.device[rows], self._cuda_devices)
         names = self._column(block, "name", ~is_pop & ~block.is_memory)
         return {
-            "kind": map(KIND_OF.__getitem__, block.kinds.tolist()),
+            "kind": map(EVENT_KINDS.__getitem__, block.kinds.tolist()),
             "name": map(batch.names.__getitem__, names),
             "thread_id": map(self._thread_ids.__getitem__, _items(thread)),
             "handle": np.where(has_range, batch.handle[rows], 0).tolist(),
@@ -119,7 +119,7 @@ class EventMaker:
             "stack": map(self._lines, self._column(block, "stack", is_push & ~is_backward)),
         }
         if self._config.with_flops:
-            columns["_extra_args"] = self._counted(rows, is_push.tolist())
+            columns["_extra_args"] = self._flop_arguments(rows, is_push.tolist())
         return columns
 
     def _column(
@@ -139,7 +139,7 @@ class EventMaker:
                 event.device = record.device
                 event.cuda_event = record.event
 
-    def _counted(self, rows: Rows, pushes: list[bool]) -> Iterator[Mapping[str, Any] | None]:
+    def _flop_arguments(self, rows: Rows, pushes: list[bool]) -> Iterator[Mapping[str, Any] | None]:
         """The arguments from which the FLOPs of each row's range were counted."""
         names = self._batch.names
         texts = [

@@ -65,14 +65,14 @@ def _dtypes(text: str) -> tuple[Any, ...]:
 @lru_cache(CACHE_SIZE)
 def _values(concrete_inputs: str) -> dict[int, Any]:
     """The whole numbers and lists of numbers, by place."""
-    texts = _parsed(concrete_inputs)
+    texts = _parse_text(concrete_inputs)
     if not isinstance(texts, list):
         return {}
-    numbers = {position: _parsed(text) for position, text in enumerate(texts)}
+    numbers = {position: _parse_text(text) for position, text in enumerate(texts)}
     return {position: value for position, value in numbers.items() if value is not None}
 
 
-def _parsed(text: Any) -> Any:
+def _parse_text(text: Any) -> Any:
     try:
         value = json.loads(text)
     except (TypeError, ValueError):  # no number, or a producer's own text

@@ -17,7 +17,7 @@ from otel_recfn.legacy.cuda import CudaTimes
 from otel_recfn.legacy.event import LegacyEvent
 from otel_recfn.legacy.event_maker import EventMaker
 from otel_recfn.legacy.kinds import EventKind
-from otel_recfn.legacy.moments import moments_of
+from otel_recfn.legacy.moments import thread_moments
 from otel_recfn.legacy.thread_events import ThreadEvents
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import ORDINAL_BITS
@@ -29,7 +29,7 @@ def event_lists(batch: Batch, cuda_times: CudaTimes, config: ProfilerConfig) -> 
     lists = []
     number = batch.event_id >> np.uint64(ORDINAL_BITS)
     for each in np.unique(number):
-        moments = moments_of(batch, np.flatnonzero(number == each))
+        moments = thread_moments(batch, np.flatnonzero(number == each))
         lists.append(ThreadEvents(partial(maker.events, moments)))
         if len(cuda_times):
             _add_times_to_memory(lists[-1])

@@ -40,7 +40,7 @@ class Moments(NamedTuple):
     """The legacy profiler's kinds: a push and a pop of a range have one row."""
 
 
-def moments_of(batch: Batch, rows: Rows) -> Moments:
+def thread_moments(batch: Batch, rows: Rows) -> Moments:
     """The begins and ends of the rows of a thread, in order."""
     begins = rows[np.argsort(batch.event_id[rows], kind="stable")]
     is_partial = batch.flags[rows] & np.uint32(EventFlag.PARTIAL) != 0

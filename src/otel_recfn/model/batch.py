@@ -42,6 +42,7 @@ __all__ = [
     "Opened",
     "OpenedColumns",
     "ProgramSpan",
+    "Sample",
     "SpanContextRef",
     "Track",
     "TrainingStep",
@@ -190,6 +191,22 @@ class TrainingStep(NamedTuple):
     """Whether it lies in a range by which a profiler marks it."""
 
 
+class Sample(NamedTuple):
+    """What a thread ran in Python while it recorded nothing: a function, at one moment."""
+
+    name: str
+    """The innermost function of the program, and the library function that it had called."""
+    thread: Track
+    time_ns: int
+    """The moment, in Unix nanoseconds."""
+    duration_ns: int
+    """The time that it stands for: since the thread was looked at before."""
+    parent: int
+    """The event id of the thread's innermost open range, which the program runs; 0: none."""
+    context: SpanContextRef
+    """The span that was current, as far as the thread's ranges have told."""
+
+
 class OpenCalls(NamedTuple):
     """The traced Python calls that were open when a batch was drained, as columns."""
 
@@ -241,6 +258,12 @@ class Batch(ColumnArrays):
 
     Their ranges may be in earlier batches.
     """
+    unfinished_steps: Sequence[TrainingStep] = ()
+    """Beside copies of open ranges: the training steps whose optimizer has stepped, and to which
+    more may come, as they would be if nothing did.
+    """
+    samples: Sequence[Sample] = ()
+    """What threads ran in Python meanwhile, where a capture asks for it."""
 
     def __post_init__(self) -> None:
         if self.closed < 0:
@@ -283,6 +306,8 @@ class Batch(ColumnArrays):
             "open_calls": None,
             "spans": (),
             "steps": (),
+            "unfinished_steps": (),
+            "samples": (),
         }
         return replace(self, **{**unknown, **taken, **columns}, closed=-1)
 
@@ -327,14 +352,14 @@ def drain_columns(
         opened: what is announced.
         names: what its names index.
     """
-    columns = columns_of(rows, memoryview(rows["kind"]).nbytes)
+    columns = make_columns(rows, memoryview(rows["kind"]).nbytes)
     opened_columns = {
         name: np.frombuffer(opened[name], COLUMN_TYPES[name]) for name in OPENED_COLUMNS
     }
     return columns | {"opened": OpenedColumns(opened_columns, names)}
 
 
-def columns_of(filled: Mapping[str, Any], count: int) -> dict[str, Any]:
+def make_columns(filled: Mapping[str, Any], count: int) -> dict[str, Any]:
     """An array for each column of a Batch of so many rows; columns whose bytes aren't given are
     empty.
     """

@@ -20,7 +20,9 @@ NEVER_SEALED = ("unsampled", "dropped.buffer_full", "dropped.error")
 """The recorder's counters of ranges that came to no sink."""
 
 
-def balanced(rows: int, recorder: Mapping[str, int], sinks: Mapping[str, int]) -> dict[str, int]:
+def balanced_counters(
+    rows: int, recorder: Mapping[str, int], sinks: Mapping[str, int]
+) -> dict[str, int]:
     """The counters of a capture.
 
     Args:

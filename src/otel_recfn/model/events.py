@@ -80,7 +80,7 @@ OVERLAPPING = int(EventFlag.ASYNC | EventFlag.CROSSING)
 
 
 class Extra(IntFlag):
-    """The extras, which are recorded only on request, because they make every operator slower."""
+    """What is recorded only on request. All but SAMPLES make every operator slower."""
 
     NONE = 0
     SHAPES = 1
@@ -91,6 +91,8 @@ class Extra(IntFlag):
     """The Python call stack, or TorchScript's."""
     MEMORY = 8
     """Memory that PyTorch allocates and frees."""
+    SAMPLES = 16
+    """What threads run in Python while they record nothing."""
 
 
 class EventSource(IntEnum):

@@ -51,10 +51,10 @@ def phase_name(name: str) -> str:
     other name as it is.
     """
     key = name.removesuffix(SUFFIX)
-    return name if key == name else words_of(key) or _MARKED_BY_TORCH.get(key, key)
+    return name if key == name else phase_words(key) or _MARKED_BY_TORCH.get(key, key)
 
 
-def words_of(key: str) -> str:
+def phase_words(key: str) -> str:
     """The words for the phase of that key; empty if it isn't shown."""
     attempt = key.removeprefix(_ATTEMPT)
     return WORDS.get(key) or (

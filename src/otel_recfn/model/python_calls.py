@@ -53,7 +53,7 @@ class PythonCalls:
                 raise ValueError(f"{name}={value!r}; True or False")
 
 
-def together(asked: Iterable[PythonCalls]) -> PythonCalls:
+def common_choice(asked: Iterable[PythonCalls]) -> PythonCalls:
     """The choice for captures that run at once: their common one, or all calls if they differ or
     if there are none.
     """
@@ -65,7 +65,7 @@ def together(asked: Iterable[PythonCalls]) -> PythonCalls:
     )
 
 
-def paths_of(names: Iterable[str]) -> tuple[str, ...]:
+def function_paths(names: Iterable[str]) -> tuple[str, ...]:
     """The files and folders (with a slash at the end) of the functions in these modules and paths.
 
     Files of modules are written as names of ranges show them: relative to their ``sys.path`` entry.

@@ -86,7 +86,7 @@ def workshop(cache: Path, wait_s: float) -> Iterator[Path]:
     """
     lock = os.open(cache / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        if _locked(lock, wait_s):
+        if _lock_within(lock, wait_s):
             for left in cache.glob(f"{UNFINISHED}*"):  # left by killed compilers
                 if not left.is_symlink():
                     shutil.rmtree(left, ignore_errors=True)
@@ -99,7 +99,7 @@ def workshop(cache: Path, wait_s: float) -> Iterator[Path]:
         os.close(lock)
 
 
-def _locked(lock: int, wait_s: float) -> bool:
+def _lock_within(lock: int, wait_s: float) -> bool:
     """Whether nobody else compiles, as far as can be known: there are file systems without
     locks.
     """

@@ -28,11 +28,12 @@ from typing import Any
 
 from otel_recfn import _native
 from otel_recfn.model.events import EventSource, RecordScope
-from otel_recfn.model.phases import SUFFIX, words_of
+from otel_recfn.model.phases import SUFFIX, phase_words
 from otel_recfn.pytorch import details
 from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.support.code_names import code_text, python_call_name
+from otel_recfn.support.exceptions import failure
 from otel_recfn.support.foreign import WrappedFunction
-from otel_recfn.support.texts import code_text, failure, python_call_name
 
 SCOPE, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.COMPILATION)
 FRAME, BACKWARD = f"_compile.compile_inner{SUFFIX}", f"backward._backward_impl{SUFFIX}"
@@ -122,7 +123,7 @@ class Compilations(Source):
             if name == BACKWARD:
                 return self._backward(theirs)
             is_known = name == FRAME if self._thread.open else name == POOLED
-            is_displayed = not is_known and words_of(name.removesuffix(SUFFIX))
+            is_displayed = not is_known and phase_words(name.removesuffix(SUFFIX))
             return (
                 _Phase(name) if is_displayed and not details.find("profiler_runs") else theirs(name)
             )
@@ -158,7 +159,7 @@ class Compilation(AbstractContextManager[None]):
     ) -> None:
         self.reasons: list[str] = []
         """The guards of earlier compilations that failed."""
-        self._open_compilations, self._before = open_compilations, _counted()
+        self._open_compilations, self._before = open_compilations, _read_counts()
         self._id = str(compile_options.get("compile_id") or "")
         self._is_whole = bool(compile_options.get("one_graph"))
         name, text = _function(code, compile_options) if code is not None else ("backward", "")
@@ -175,17 +176,17 @@ class Compilation(AbstractContextManager[None]):
             and not self._is_whole
             and isinstance(error, details.find("graph_break") or ())
         ):
-            attributes["recfn.compile.fallback"], error = _short(error), None
+            attributes["recfn.compile.fallback"], error = _short_reason(error), None
         text, stacktrace = failure(error)
         _native.end(self._event_id, text, stacktrace=stacktrace, attributes=json.dumps(attributes))
 
     def _attributes(self) -> dict[str, Any]:
         reason = "; ".join(self.reasons)[: 2 * MAX_CHARACTERS]
         found: dict[str, Any] = {"recfn.compile.id": self._id, "recfn.compile.reason": reason}
-        since = {group: counts - self._before[group] for group, counts in _counted().items()}
-        found["recfn.compile.graph_breaks"] = [_short(reason) for reason in since["graph_break"]][
-            :MAX_BREAKS
-        ]
+        since = {group: counts - self._before[group] for group, counts in _read_counts().items()}
+        found["recfn.compile.graph_breaks"] = [
+            _short_reason(reason) for reason in since["graph_break"]
+        ][:MAX_BREAKS]
         for group, prefix in CACHES.items():
             outcomes = [
                 each for each in ("miss", "bypass", "hit") if since[group][f"{prefix}_{each}"]
@@ -210,7 +211,7 @@ class _Phase(AbstractContextManager[None]):
         )
 
 
-def _counted() -> Counts:
+def _read_counts() -> Counts:
     """PyTorch's current counters.
 
     One thread at a time compiles functions, but several may compile backward passes.
@@ -222,7 +223,7 @@ def _counted() -> Counts:
         return {group: Counter() for group in groups}
 
 
-def _short(reason: object) -> str:
+def _short_reason(reason: object) -> str:
     """The fault, from PyTorch's first line, and its explanation from later ones: hints and
     stacks follow.
     """

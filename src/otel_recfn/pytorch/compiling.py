@@ -36,7 +36,7 @@ def trace_as_torchs(record_function: type) -> None:
     """Have the type, and objects of it, traced as PyTorch's ``record_function``."""
     _when_compiling(_write_type, record_function)
     trace_objects_as_torchs(record_function)
-    trace_instead(watched.is_traced, watched.yes)
+    trace_instead(watched.is_traced, watched.return_true)
 
 
 def trace_objects_as_torchs(range_type: type) -> None:
@@ -136,11 +136,11 @@ def _write_objects(record_function: type) -> None:
     def trace(builder: Any, value: Any) -> Any:
         builder.install_guards(same_type)
         sources = {name: attribute(builder.source, name) for name in ("name", "args")}
-        made_of = [
+        attributes = [
             type(builder)(builder.tx, source)(getattr(value, name))
             for name, source in sources.items()
         ]
-        return context_manager(_torch_record_function()).call_function(builder.tx, made_of, {})
+        return context_manager(_torch_record_function()).call_function(builder.tx, attributes, {})
 
     for table in _by_type():
         _write(table, record_function, trace)

@@ -50,7 +50,7 @@ NO_INPUTS = Inputs((), False)
 
 
 @lru_cache(MAX_KNOWN)
-def attributes_of(shapes: tuple[Shape, ...]) -> str:
+def shape_attributes(shapes: tuple[Shape, ...]) -> str:
     """The attributes of these shapes as JSON, for the end of a range; empty for none."""
     return (
         json_value({"recfn.input_shapes": [json_value([*shape]) for shape in shapes]})

@@ -87,7 +87,7 @@ class FutureCallbacks:
             name for name in METHODS if name in vars(self._future) and name not in self._ours
         ]:
             self._theirs[name] = vars(self._future)[name]
-            self._ours[name] = self._carrying(getattr(self._future, name))
+            self._ours[name] = self._with_propagation(getattr(self._future, name))
             setattr(self._future, name, self._ours[name])
 
     def leave(self) -> None:
@@ -99,7 +99,7 @@ class FutureCallbacks:
             setattr(self._future, name, self._theirs[name])
             del self._ours[name]
 
-    def _carrying(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def _with_propagation(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(theirs)
         def method(future: Any, *callback: Any) -> Any:
             if self._active:

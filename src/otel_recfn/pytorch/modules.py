@@ -33,16 +33,17 @@ from otel_recfn.pytorch.generation import (
     Chain,
     Chains,
     Inputs,
-    attributes_of,
     input_reader,
+    shape_attributes,
 )
 from otel_recfn.pytorch.training import ThreadTraining, trains_now
 from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.support.code_names import code_text
+from otel_recfn.support.exceptions import failure
 from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
 from otel_recfn.support.interruptions import raised_by_signal_handler
 from otel_recfn.support.logs import log
-from otel_recfn.support.texts import code_text, failure
 
 SCOPE, SOURCE, EVALUATION = (
     int(RecordScope.USER_SCOPE),
@@ -188,7 +189,7 @@ class ModuleRanges(Source):
             chain.first_event_id = event_id
         outermost = _Outermost(module)
         _native.set_context_variable(_outermost, outermost)
-        return _Call(event_id, outermost, chain, decode_id, attributes_of(inputs.shapes))
+        return _Call(event_id, outermost, chain, decode_id, shape_attributes(inputs.shapes))
 
     def leave_module(self, call: _Call, error: BaseException | None) -> None:
         """End the range of a module's call."""

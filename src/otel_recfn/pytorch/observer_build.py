@@ -112,7 +112,7 @@ def load(library: NativeLibrary, open_library: Callable[[Path], T]) -> T:
             f"{path} cannot be loaded: {error}; remove it, or set"
             f" {build_cache.ENVIRONMENT_VARIABLE} to another directory"
         )
-    _failed[_asked(find_torch(), library)] = message
+    _failed[_build_key(find_torch(), library)] = message
     raise ObserverUnavailable(message)
 
 
@@ -122,7 +122,7 @@ def build(library: NativeLibrary) -> Path:
     What a compiler has failed at is not tried again in this process.
     """
     torch = find_torch()
-    if (message := _failed.get(_asked(torch, library))) is not None:
+    if (message := _failed.get(_build_key(torch, library))) is not None:
         raise ObserverUnavailable(message)
     cache, name = build_cache.open_directory(), _build_name(torch, library)
     if (built := build_cache.find(cache, name)) is not None:
@@ -181,7 +181,7 @@ def _build_name(torch: TorchInstallation, library: NativeLibrary) -> str:
     return f"{library.name}-{cache_key(torch, library)}"
 
 
-def _asked(torch: TorchInstallation, library: NativeLibrary) -> tuple[str, ...]:
+def _build_key(torch: TorchInstallation, library: NativeLibrary) -> tuple[str, ...]:
     return library.name, str(torch), str(build_cache.chosen_directory()), os.environ.get("CXX", "")
 
 
@@ -231,7 +231,7 @@ def _compile(
         f" what they said are below. Try another compiler with CXX=..., {BUILD_AHEAD}; then start"
         " the program again.\n" + "\n".join(complaints)
     )
-    _failed[_asked(torch, library)] = message
+    _failed[_build_key(torch, library)] = message
     raise ObserverUnavailable(message)
 
 
@@ -320,13 +320,13 @@ def find_torch() -> TorchInstallation:
     text = (directory / "version.py").read_text(encoding="utf-8")
     return TorchInstallation(
         directory,
-        _assigned(text, "__version__"),
-        _assigned(text, "git_version"),
+        _assigned_text(text, "__version__"),
+        _assigned_text(text, "git_version"),
         _cxx11_abi(directory),
     )
 
 
-def _assigned(text: str, name: str) -> str:
+def _assigned_text(text: str, name: str) -> str:
     match = re.search(rf"^{name}\s*(?::[^=]+)?=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
     return match.group(1) if match else "unknown"
 

@@ -13,7 +13,7 @@ It calls
                                   -> a coroutine; it gives None
 
 and its objects have ``name``, ``args``, ``_code`` (what it decorates, as a text of
-``support/texts.py``, or None) and ``_entered``, None at first, which is private to this file.
+``support/code_names.py``, or None) and ``_entered``, None at first, which is private to this file.
 
 ``async with`` belongs to a task, not to a place on its thread's stack. Tasks take turns on a
 thread, so such a range may end while ranges that began after it are still open: it is asynchronous.
@@ -46,7 +46,8 @@ from otel_recfn import _native
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
 from otel_recfn.recording import signatures
 from otel_recfn.recording.watched import is_traced
-from otel_recfn.support.texts import code_text, failure
+from otel_recfn.support.code_names import code_text
+from otel_recfn.support.exceptions import failure
 
 USER_SCOPE, SOURCE, ASYNC = (
     int(RecordScope.USER_SCOPE),

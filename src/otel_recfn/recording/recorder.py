@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import BuiltinFunctionType
 from typing import TYPE_CHECKING
 
 from otel_recfn import _native
@@ -29,6 +28,7 @@ from otel_recfn.recording.watched import unwatch, watch
 from otel_recfn.support.forks import follow_fork
 from otel_recfn.support.interruptions import raised_by_signal_handler
 from otel_recfn.support.logs import log
+from otel_recfn.support.threads import threads_are_greenlets
 
 if TYPE_CHECKING:
     from otel_recfn.model.batch import Batch, Track, TrainingStep
@@ -104,8 +104,9 @@ class Recorder:
 
         ``close_open`` seals those too, as EventFlag.PARTIAL with ``end_ns`` now: the capture ends
         here. ``open_ranges`` adds copies of them, partial too, beyond ``Batch.closed``, the
-        innermost of a thread first; they stay open. ``end_steps`` ends the training steps in which
-        nothing is open: what follows belongs to another one. Where there is no memory, what was
+        innermost of a thread first; they stay open. Training steps that go on are copied, too, as
+        ``Batch.unfinished_steps``. ``end_steps`` ends the training steps in which nothing is open:
+        what follows belongs to another one. Where there is no memory, what was
         read is lost, and counted as ``lost_in_drain``.
         """
         # The program's spans end by the wall clock, and those of steps by the recorder's, which may
@@ -131,34 +132,48 @@ class Recorder:
         _native.give_up()
 
     def _batch(self, drained: _native.Drained, drained_ns: int) -> Batch:
-        from otel_recfn.model.batch import Batch, SpanContextRef, drain_columns
+        from otel_recfn.model.batch import Batch, Sample, SpanContextRef, drain_columns
 
         if drained.epoch != self._epoch:  # batches of an earlier epoch keep the earlier list
             self._names, self._epoch = [], drained.epoch
         self._names.extend(drained.new_names)
+        tracks = self._tracks(drained.threads)
+        contexts = [
+            SpanContextRef(
+                row.trace_high << 64 | row.trace_low,
+                row.span_id,
+                *((row.flags, "") if row.flags <= FLAGS else trace_states.split(row.flags)),
+            )
+            for row in drained.contexts
+        ]
         return Batch(
             **drain_columns(drained.rows, drained.opened, self._names),
             names=self._names,
-            tracks=self._tracks(drained.threads),
-            contexts=[
-                SpanContextRef(
-                    row.trace_high << 64 | row.trace_low,
-                    row.span_id,
-                    *((row.flags, "") if row.flags <= FLAGS else trace_states.split(row.flags)),
-                )
-                for row in drained.contexts
-            ],
+            tracks=tracks,
+            contexts=contexts,
             closed=drained.closed,
             clock_jump_ns=drained.clock_jump_ns,
             drained_ns=drained_ns,
             steps=_training_steps(drained.steps),
+            unfinished_steps=_training_steps(drained.unfinished_steps),
+            samples=[
+                Sample(
+                    name=self._names[row.name],
+                    thread=tracks[row.thread],
+                    time_ns=row.time_ns,
+                    duration_ns=row.duration_ns,
+                    parent=row.parent,
+                    context=contexts[row.context],
+                )
+                for row in drained.samples
+            ],
         )
 
     def wait(self, timeout_s: float) -> None:
         """Wait until ``wake``, until a thread has filled a quarter of its buffer, or for
         ``timeout_s`` seconds.
         """
-        if _threads_are_greenlets():
+        if threads_are_greenlets():
             self._woken.wait(timeout_s)  # the native wait would hold up all greenlets
             self._woken.clear()
         else:
@@ -268,15 +283,6 @@ class Recorder:
                 )
             )
         return infos
-
-
-def _threads_are_greenlets() -> bool:
-    """Whether new threads are greenlets: gevent and eventlet replace Python's
-    (``monkey.patch_all()``).
-
-    Such a thread goes on only where another one waits by one of Python's means.
-    """
-    return not isinstance(threading.get_ident, BuiltinFunctionType)
 
 
 def _call_later(call: Callable[[], object]) -> None:

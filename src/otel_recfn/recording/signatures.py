@@ -1,4 +1,4 @@
-"""Stand-ins for ``record_function`` and ``step`` where nothing can be recorded.
+"""Stand-ins for ``record_function``, ``step`` and ``batch`` where nothing can be recorded.
 
 ``record_function`` itself is a type in C, which makes a stand-in where it is called unusually: that
 says what may be given. The native part isn't imported for this.
@@ -6,6 +6,7 @@ says what may be given. The native part isn't imported for this.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 F = TypeVar("F")
@@ -52,3 +53,11 @@ class step(record_function):
     def __init__(self, name: str = "step", number: int | None = None) -> None:
         super().__init__(name)
         self.number = number
+
+
+class batch(record_function):
+    """A batch that is not recorded."""
+
+    def __init__(self, contexts: Iterable[Any], name: str = "batch") -> None:
+        super().__init__(name)
+        self.contexts = tuple(contexts)

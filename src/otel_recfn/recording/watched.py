@@ -46,12 +46,12 @@ def _update_now() -> None:
 
 
 def is_traced() -> bool:
-    """Whether ``torch.compile`` traces the caller; False in code that runs, because ``yes`` is
-    traced in place of this.
+    """Whether ``torch.compile`` traces the caller; False in code that runs, because ``return_true``
+    is traced in place of this.
     """
     return False
 
 
-def yes() -> bool:
+def return_true() -> bool:
     """True, which compiled code is given in place of a check."""
     return True

@@ -96,7 +96,7 @@ _DEVICE_NAME = re.compile(
 )
 
 
-def category_of(text: str) -> Category:
+def known_category(text: str) -> Category:
     """What this category says, however it is spelled."""
     lower = text.lower()
     return next(

@@ -18,14 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.batches.build_tree import ranges_of
-from otel_recfn.batches.measures import Nesting, nesting
+from otel_recfn.batches.build_tree import nested_ranges
+from otel_recfn.batches.measures import Nesting, find_nesting
 from otel_recfn.batches.number_sets import Indices, distinct
+from otel_recfn.batches.wall import is_step
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import OVERLAPPING, RowKind
+from otel_recfn.model.events import OVERLAPPING, EventFlag, RowKind
 from otel_recfn.report.activities import WORK, Activity
 from otel_recfn.report.kinds import range_kinds
-from otel_recfn.report.labels import label_of, short
+from otel_recfn.report.labels import label_of, shorten
 from otel_recfn.report.nesting import Mask, Numbers
 from otel_recfn.report.process import Process, Spans
 
@@ -62,6 +63,10 @@ class RangeColumns(NamedTuple):
     """The Activity; ranges of a device have one from ``Activity.KERNEL`` on, and the kind GPU."""
     step: Numbers
     """The number of a step; -1 of other ranges."""
+    is_step: Mask
+    """Whether it is a step, with a number or without."""
+    is_open: Mask
+    """Whether it was open when recording ended."""
     overlaps: Mask
     """Whether it may overlap its neighbours in its thread."""
     enclosing_span: Numbers
@@ -102,7 +107,7 @@ class _Offsets(NamedTuple):
 _NO_SPANS = DisplayedSpans(*[np.zeros(0, np.int64)] * 5)
 
 
-def joined(processes: Sequence[Process]) -> Joined:
+def join_columns(processes: Sequence[Process]) -> Joined:
     """The columns of these processes, joined."""
     labels: dict[str, int] = {}
     parts: list[RangeColumns] = []
@@ -113,7 +118,7 @@ def joined(processes: Sequence[Process]) -> Joined:
     ranges = RangeColumns(*_concatenated(parts))
     spans, span_labels = _joined_spans(processes, ranges, offsets, len(labels))
     lanes = [
-        (number, short(track.name) or f"thread {track.native_id or track.number}")
+        (number, shorten(track.name) or f"thread {track.native_id or track.number}")
         for number, process in enumerate(processes)
         for track in process.batch.tracks
     ]
@@ -133,8 +138,8 @@ def _next_offsets(process: Process, ranges: int, before: _Offsets) -> _Offsets:
 def _range_columns(process: Process, before: _Offsets, labels: dict[str, int]) -> RangeColumns:
     """The ranges of a process. New labels are added to ``labels``."""
     batch = process.batch
-    nested = nesting(batch)
-    ranges = ranges_of(batch, nested)
+    nested = find_nesting(batch)
+    ranges = nested_ranges(batch, nested)
     rows = ranges.rows
     count = len(rows)
     activity = np.zeros(count, np.int64) if process.activity is None else process.activity[rows]
@@ -156,6 +161,8 @@ def _range_columns(process: Process, before: _Offsets, labels: dict[str, int]) -
         kind=range_kinds(batch, rows),
         activity=activity,
         step=batch.step_number[rows],
+        is_step=is_step(batch)[rows],
+        is_open=np.asarray(batch.flags[rows] & EventFlag.PARTIAL != 0),
         overlaps=np.asarray(batch.flags[rows] & OVERLAPPING != 0),
         enclosing_span=np.where(enclosing >= 0, enclosing + before.spans, -1),
     )
@@ -197,8 +204,8 @@ def _joined_spans(
             continue
         rows = ranges.row[ranges.process == before.process]
         # The last entry is for spans that have no parent, which is -1.
-        range_of_row = np.full(len(process.batch) + 1, -1, np.int64)
-        range_of_row[rows] = before.ranges + np.arange(len(rows))
+        row_range = np.full(len(process.batch) + 1, -1, np.int64)
+        row_range[rows] = before.ranges + np.arange(len(rows))
         labels = [
             first_label + numbers.setdefault(label_of(name), len(numbers)) for name in spans.name
         ]
@@ -208,17 +215,17 @@ def _joined_spans(
                 start_ns=spans.start_ns,
                 end_ns=spans.end_ns,
                 label=np.array(labels, np.int64),
-                parent=_span_parents(spans, range_of_row, len(ranges.row) + before.spans),
+                parent=_span_parents(spans, row_range, len(ranges.row) + before.spans),
             )
         )
     return DisplayedSpans(*_concatenated(parts)), list(numbers)
 
 
-def _span_parents(spans: Spans, range_of_row: Numbers, first_span: int) -> Numbers:
+def _span_parents(spans: Spans, row_range: Numbers, first_span: int) -> Numbers:
     """The parents of a process' spans, numbered as the recording numbers ranges and spans."""
-    row_count = len(range_of_row) - 1
+    row_count = len(row_range) - 1
     is_span = spans.parent >= row_count
-    range_parent = range_of_row[np.where(is_span, -1, spans.parent)]
+    range_parent = row_range[np.where(is_span, -1, spans.parent)]
     return np.where(is_span, first_span + spans.parent - row_count, range_parent)
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from otel_recfn.batches.busy_time import BusyTime
 from otel_recfn.batches.number_sets import Indices
 from otel_recfn.report.activities import WORK, Activity
 from otel_recfn.report.kinds import COPIES, SYNCS
@@ -57,79 +58,52 @@ class DeviceUse(NamedTuple):
     """
 
 
-def device_use(seen: RecordedRanges) -> DeviceUse:
+def device_use(recorded: RecordedRanges) -> DeviceUse:
     """The use that the processes of a recording make of their devices.
 
     Of calls into a device's runtime only the outermost count.
     """
-    busy = [busy_time(seen, process, WORK) for process in range(len(seen.processes))]
-    use = DeviceUse(busy, *[np.zeros(len(seen), np.int64) for _ in range(3)])
-    is_call = (seen.activity == Activity.RUNTIME) & seen.takes_thread_time
+    busy = [busy_time(recorded, process, WORK) for process in range(len(recorded.processes))]
+    use = DeviceUse(busy, *[np.zeros(len(recorded), np.int64) for _ in range(3)])
+    is_call = (recorded.activity == Activity.RUNTIME) & recorded.takes_thread_time
     calls = np.flatnonzero(is_call)
-    calls = calls[seen.nearest(seen.parent_in_thread[calls], is_call) < 0]
-    copying = seen.outermost((SYNCS | COPIES).__contains__)
-    for process in range(len(seen.processes)):
-        in_process = calls[seen.process[calls] == process]
+    calls = calls[recorded.nearest(recorded.parent_in_thread[calls], is_call) < 0]
+    copying = recorded.outermost((SYNCS | COPIES).__contains__)
+    for process in range(len(recorded.processes)):
+        in_process = calls[recorded.process[calls] == process]
         if len(in_process):
-            _add_calls(use, seen, in_process, busy[process])
+            _add_calls(use, recorded, in_process, busy[process])
         else:
-            _add_operators(use, seen, copying[seen.process[copying] == process], busy[process])
+            _add_operators(
+                use, recorded, copying[recorded.process[copying] == process], busy[process]
+            )
     return use
 
 
-def _add_calls(use: DeviceUse, seen: RecordedRanges, calls: Indices, busy: BusyTime) -> None:
+def _add_calls(use: DeviceUse, recorded: RecordedRanges, calls: Indices, busy: BusyTime) -> None:
     """Add the times of a process' calls into the runtime of its device."""
-    names = [seen.names[path] for path in seen.path[calls].tolist()]
-    columns = DeviceCalls(seen.start_ns[calls], seen.end_ns[calls], names)
+    names = [recorded.names[path] for path in recorded.path[calls].tolist()]
+    columns = DeviceCalls(recorded.start_ns[calls], recorded.end_ns[calls], names)
     use.waited_ns[calls] = waited_times(columns, busy)
     use.first_use_ns[calls] = first_use_times(columns, busy)
-    use.calls_ns[calls] = seen.total_ns[calls]
+    use.calls_ns[calls] = recorded.total_ns[calls]
 
 
 def _add_operators(
-    use: DeviceUse, seen: RecordedRanges, operators: Indices, busy: BusyTime
+    use: DeviceUse, recorded: RecordedRanges, operators: Indices, busy: BusyTime
 ) -> None:
     """Add the times of a process' operators that copy: a trace without the runtime's calls has
     only the operators around these.
     """
-    long = operators[seen.total_ns[operators] >= LONG_LAUNCH_NS]
-    use.waited_ns[long] = busy.during(seen.start_ns[long], seen.end_ns[long])
+    long = operators[recorded.total_ns[operators] >= LONG_LAUNCH_NS]
+    use.waited_ns[long] = busy.time_during(recorded.start_ns[long], recorded.end_ns[long])
     use.calls_ns[long] = use.waited_ns[long]
 
 
-def busy_time(seen: RecordedRanges, process: int, activities: Sequence[Activity]) -> BusyTime:
+def busy_time(recorded: RecordedRanges, process: int, activities: Sequence[Activity]) -> BusyTime:
     """The time in which the devices of a process had these activities."""
-    on_device = (seen.process == process) & np.isin(seen.activity, activities)
-    return BusyTime(seen.start_ns[on_device], seen.end_ns[on_device])
-
-
-class BusyTime:
-    """The times when something ran, as stretches that neither overlap nor touch each other."""
-
-    def __init__(self, start_ns: Numbers, end_ns: Numbers) -> None:
-        order = np.argsort(start_ns, kind="stable")
-        start = start_ns[order]
-        end = np.maximum.accumulate(end_ns[order])
-        begins = np.append(np.ones(min(len(start), 1), np.bool_), start[1:] > end[:-1])
-        self.begin_ns = start[begins]
-        self._lengths = end[np.append(begins[1:], begins[:1])] - self.begin_ns
-        self._passed = np.append(0, np.cumsum(self._lengths))
-
-    @property
-    def total_ns(self) -> int:
-        """The time in which something ran."""
-        return int(self._passed[-1])
-
-    def during(self, start_ns: Numbers, end_ns: Numbers) -> Numbers:
-        """The part of the time from each of these starts to its end in which something ran."""
-        return np.asarray(self._until(end_ns) - self._until(start_ns))
-
-    def _until(self, at_ns: Numbers) -> Numbers:
-        if not len(self.begin_ns):
-            return np.zeros(len(at_ns), np.int64)
-        position = np.maximum(np.searchsorted(self.begin_ns, at_ns, side="right") - 1, 0)
-        inside = np.clip(at_ns - self.begin_ns[position], 0, self._lengths[position])
-        return np.asarray(self._passed[position] + inside)
+    on_device = (recorded.process == process) & np.isin(recorded.activity, activities)
+    return BusyTime(recorded.start_ns[on_device], recorded.end_ns[on_device])
 
 
 class DeviceCalls(NamedTuple):
@@ -149,7 +123,7 @@ def waited_times(calls: DeviceCalls, busy: BusyTime) -> Numbers:
     waits = _matches(calls, _SYNCHRONISES)
     waits |= _matches(calls, _LAUNCHES) & (lengths >= LONG_LAUNCH_NS)
     waits |= _matches(calls, _GIVES_BACK) & (lengths >= LONG_CALL_NS)
-    return np.where(waits, busy.during(calls.start_ns, calls.end_ns), 0)
+    return np.where(waits, busy.time_during(calls.start_ns, calls.end_ns), 0)
 
 
 def first_use_times(calls: DeviceCalls, busy: BusyTime) -> Numbers:
@@ -162,7 +136,7 @@ def first_use_times(calls: DeviceCalls, busy: BusyTime) -> Numbers:
     for other in (_SYNCHRONISES, _COPIES, _HOST_MEMORY):
         is_early &= ~_matches(calls, other)
     lengths = calls.end_ns - calls.start_ns
-    idle_ns = lengths - busy.during(calls.start_ns, calls.end_ns)
+    idle_ns = lengths - busy.time_during(calls.start_ns, calls.end_ns)
     return np.where((is_early | _matches(calls, _LOADS)) & (idle_ns >= LONG_CALL_NS), idle_ns, 0)
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.number_sets import Indices
-from otel_recfn.report.labels import short
+from otel_recfn.report.labels import shorten
 from otel_recfn.report.python_lines import main_line
 from otel_recfn.report.recording import Recording
 
@@ -17,6 +17,8 @@ SERIOUS_SHARE = 0.25
 faster."""
 WAITING = "cpu"
 """The rule whose findings may be the fault of other programs."""
+HANG = "hang"
+"""The rule whose findings come first."""
 GPU_WAITS = "gpu"
 GPU_START = "gpu_start"
 GPU_RULES = (GPU_WAITS, GPU_START)
@@ -30,7 +32,7 @@ class Finding(NamedTuple):
     text: str
     """The evidence, in plain words."""
     share: float
-    """The share of the recorded time that it takes, 0 to 1."""
+    """The share of the wall time that it takes, 0 to 1."""
     next_step: str
     anchor: tuple[str, ...] = ()
     """The last names of the path that it is about, the outermost first: the page shows the
@@ -49,12 +51,14 @@ class Finding(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """The title, with the share of the time."""
+        """The title, with the share of the time unless that is of no use."""
+        if self.rule == HANG:
+            return self.title
         return f"{self.title}, {self.share:.0%} of the time"
 
 
 def finding_about(
-    seen: Recording,
+    recording: Recording,
     ranges: Indices,
     times: Amounts,
     *,
@@ -68,51 +72,56 @@ def finding_about(
     """The finding about these ranges, or None if they took too little time.
 
     Args:
-        seen: the recording of one process.
+        recording: the recording of one process.
         ranges: the ranges that take the time.
         times: the time that each of them takes.
         rule: the word for the finding's kind.
         title: its title.
         text: the evidence. ``{most}`` in it becomes the main path of the ranges.
         next_step: the change to try.
-        share: the share of the time that it takes; None: the share that the times have of the run.
+        share: the share of the time that it takes; None: the share that the times have of the wall
+            time.
         serious: whether a change is worth the work; None: it is for a large share.
     """
-    share = seen.share(ranges, times) if share is None else share
-    if share < MIN_SHARE:
+    if share is None:
+        share = recording.share(ranges, times)
+        run_share = recording.run_share(ranges, times)
+    else:
+        run_share = share
+    if run_share < MIN_SHARE:
         return None
     if rule not in GPU_RULES:
-        text += _busy_meanwhile(seen, ranges)
-    main = seen.main_path(ranges, times)
-    anchor = seen.names_in(main)
-    on_main_path = seen.path[ranges] == main
+        text += _busy_meanwhile(recording, ranges)
+    main = recording.main_path(ranges, times)
+    anchor = recording.names_in(main)
+    on_main_path = recording.path[ranges] == main
     return Finding(
         title=title,
-        text=text.replace("{most}", " in ".join(map(short, reversed(anchor[-2:])))),
+        text=text.replace("{most}", " in ".join(map(shorten, reversed(anchor[-2:])))),
         share=share,
         next_step=next_step,
         anchor=anchor,
-        serious=share >= SERIOUS_SHARE if serious is None else serious,
-        code=short(main_line(seen, ranges[on_main_path], times[on_main_path])),
+        serious=run_share >= SERIOUS_SHARE if serious is None else serious,
+        code=shorten(main_line(recording, ranges[on_main_path], times[on_main_path])),
         rule=rule,
     )
 
 
-def busy_share(seen: Recording) -> float:
+def busy_share(recording: Recording) -> float:
     """The share of the run, from its first begin to its last end, in which the GPU was busy."""
-    return seen.device_use.busy[0].total_ns / seen.length_ns(0)
+    return recording.device_use.busy[0].total_ns / recording.length_ns(0)
 
 
-def _busy_meanwhile(seen: Recording, ranges: Indices) -> str:
+def _busy_meanwhile(recording: Recording, ranges: Indices) -> str:
     """The sentence that says how busy the GPU was while these ranges ran; empty without a GPU."""
-    busy = seen.device_use.busy[0]
+    busy = recording.device_use.busy[0]
     if not busy.total_ns:
         return ""
-    ns = busy.during(seen.start_ns[ranges], seen.end_ns[ranges]).sum()
-    meanwhile = ns / max(seen.total_ns[ranges].sum(), 1)
+    ns = busy.time_during(recording.start_ns[ranges], recording.end_ns[ranges]).sum()
+    meanwhile = ns / max(recording.total_ns[ranges].sum(), 1)
     # A run is no shorter than the work of its GPU. So a change of what the CPU does can save at
     # most the time in which the GPU is idle.
-    idle = 1 - busy_share(seen)
+    idle = 1 - busy_share(recording)
     return (
         f" Meanwhile the GPU was busy for {meanwhile:.0%} of the time. It was idle for {idle:.0%}"
         " of the run, and no more can be saved."

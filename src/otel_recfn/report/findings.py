@@ -1,18 +1,21 @@
 """The findings of a recording: its processes' worst ones, of each rule one.
 
-A rule is given the recording of one process, and returns its finding, or None. Shares are of
-``Recording.whole_ns``, the time of the run: threads that only wait change none.
+A rule is given the recording of one process, and returns its finding, or None. Shares are of the
+wall time: threads that only wait change none. Whether there is a finding depends on its share of
+``Recording.run_ns``: a service that waits for requests for most of the time has findings, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from otel_recfn.report.finding import WAITING, Finding
+from otel_recfn.report.finding import HANG, WAITING, Finding
 from otel_recfn.report.recording import Recording
 from otel_recfn.report.rules.compilations import compiles
 from otel_recfn.report.rules.gpu import starts_the_gpu, waits_for_the_gpu
+from otel_recfn.report.rules.hangs import hangs
 from otel_recfn.report.rules.operators import churns, copies, synchronises, tiny_operators
+from otel_recfn.report.rules.outside import runs_outside
 from otel_recfn.report.rules.waiting import is_idle, waits_for_data
 
 MAX_FINDINGS = 5
@@ -20,6 +23,7 @@ MAX_FINDINGS = 5
 
 Rule = Callable[[Recording], Finding | None]
 RULES: tuple[Rule, ...] = (
+    hangs,
     waits_for_the_gpu,
     starts_the_gpu,
     waits_for_data,
@@ -29,21 +33,22 @@ RULES: tuple[Rule, ...] = (
     copies,
     churns,
     tiny_operators,
+    runs_outside,
 )
 
 
 def findings(recordings: Sequence[Recording]) -> list[Finding]:
     """The worst finding of each rule in these processes: at most five, the most serious first.
 
-    A finding that may be the fault of other programs comes last.
+    A hang comes first, and a finding that may be the fault of other programs last.
     """
     found = [worst for rule in RULES if (worst := _worst_finding(rule, recordings)) is not None]
     return sorted(found, key=_rank)[:MAX_FINDINGS]
 
 
-def _rank(finding: Finding) -> tuple[bool, bool, float]:
+def _rank(finding: Finding) -> tuple[bool, bool, bool, float]:
     may_be_others_fault = finding.rule == WAITING and not finding.serious
-    return not finding.serious, may_be_others_fault, -finding.share
+    return finding.rule != HANG, not finding.serious, may_be_others_fault, -finding.share
 
 
 def _worst_finding(rule: Rule, recordings: Sequence[Recording]) -> Finding | None:
@@ -51,9 +56,9 @@ def _worst_finding(rule: Rule, recordings: Sequence[Recording]) -> Finding | Non
     in how many of them the rule has a finding.
     """
     found = [
-        finding._replace(process=seen.processes[0].label)
-        for seen in recordings
-        if (finding := rule(seen)) is not None
+        finding._replace(process=recording.processes[0].label)
+        for recording in recordings
+        if (finding := rule(recording)) is not None
     ]
     worst = max(found, key=lambda each: each.share, default=None)
     if worst is None or len(recordings) == 1:

@@ -14,55 +14,57 @@ from otel_recfn.report.recording import Recording
 SUMMED_UP = ("count", "total", "self", "allocated")
 
 
-def flame(seen: Recording, limit: int) -> dict[str, Any]:
+def flame(recording: Recording, limit: int) -> dict[str, Any]:
     """The flame graph's frames as columns, parents before their children: exact sums over all
     threads.
 
     Args:
-        seen: the recording.
+        recording: the recording.
         most: the frames that are kept: the longest, and those around them. The others are summed up
             in frames without a name, at most one in each kept frame, and one at the top.
     """
-    sums = seen.sums_by_path
-    path = seen.path
-    frames = len(seen.names)
+    sums = recording.sums_by_path
+    path = recording.path
+    frames = len(recording.names)
     allocated = np.zeros(frames, np.int64)
     cpu_ns = np.zeros(frames, np.int64)
     unknown = np.zeros(frames, np.bool_)
-    np.add.at(allocated, path, seen.allocated)
-    np.add.at(cpu_ns, path, np.maximum(seen.cpu_ns, 0))
-    unknown[path[seen.cpu_ns < 0]] = True
+    np.add.at(allocated, path, recording.allocated)
+    np.add.at(cpu_ns, path, np.maximum(recording.cpu_ns, 0))
+    unknown[path[recording.cpu_ns < 0]] = True
     cpu_ns[unknown | (sums.count == 0)] = -1
     columns = {
-        "name": seen.paths.label,
-        "above": seen.paths.parent,
+        "name": recording.paths.label,
+        "above": recording.paths.parent,
         "count": sums.count,
-        "total": _totals(seen),
+        "total": _totals(recording),
         "self": sums.self_ns,
         "mean": sums.total_ns // np.maximum(sums.count, 1),
         "longest": sums.longest_ns,
         "cpu": cpu_ns,
         "allocated": allocated,
-        "kind": seen.path_kind,
+        "kind": recording.path_kind,
     }
-    return {"names": seen.labels, **_longest_and_others(columns, limit)}
+    return {"names": recording.labels, **_longest_and_others(columns, limit)}
 
 
-def _totals(seen: Recording) -> Numbers:
+def _totals(recording: Recording) -> Numbers:
     """The total time of each path.
 
     A moment in which its ranges overlap counts once; a group has the time of its members.
     """
-    total = np.array(seen.sums_by_path.total_ns)
-    parent = seen.paths.parent
-    overlapping = np.flatnonzero(seen.overlaps)
-    overlapping = overlapping[np.lexsort((seen.start_ns[overlapping], seen.path[overlapping]))]
-    begins = np.flatnonzero(np.diff(seen.path[overlapping], prepend=-1))
+    total = np.array(recording.sums_by_path.total_ns)
+    parent = recording.paths.parent
+    overlapping = np.flatnonzero(recording.overlaps)
+    overlapping = overlapping[
+        np.lexsort((recording.start_ns[overlapping], recording.path[overlapping]))
+    ]
+    begins = np.flatnonzero(np.diff(recording.path[overlapping], prepend=-1))
     for ranges in np.split(overlapping, begins[1:]):
-        reached = np.maximum.accumulate(seen.end_ns[ranges])[:-1]
-        twice = np.minimum(seen.end_ns[ranges[1:]], reached) - seen.start_ns[ranges[1:]]
-        total[seen.path[ranges[:1]]] -= np.maximum(twice, 0).sum()
-    groups = {*seen.paths.of_row[len(seen) :].tolist()}
+        reached = np.maximum.accumulate(recording.end_ns[ranges])[:-1]
+        twice = np.minimum(recording.end_ns[ranges[1:]], reached) - recording.start_ns[ranges[1:]]
+        total[recording.path[ranges[:1]]] -= np.maximum(twice, 0).sum()
+    groups = {*recording.paths.row_path[len(recording) :].tolist()}
     for path in range(len(total) - 1, -1, -1) if groups else ():
         if int(parent[path]) in groups:
             total[parent[path]] += total[path]
@@ -98,19 +100,20 @@ def _longest_and_others(columns: dict[str, Numbers], limit: int) -> dict[str, li
     return {**displayed, "above": np.append(enclosing[selected], parents).tolist()}
 
 
-def table(seen: Recording, limit: int | None = None) -> dict[str, Any]:
+def table(recording: Recording, limit: int | None = None) -> dict[str, Any]:
     """The ranges summed up by name, those with most time for themselves first.
 
     ``shared`` is the part of that in the run's time, ``whole``, in which no moment counts twice;
     ``left_out`` is how many names are not in it.
     """
-    count = int(seen.label.max(initial=-1)) + 1
-    is_displayed = ~seen.is_marker  # else annotations on a GPU would count to the blocks of the CPU
-    sums = seen.sums_by(np.where(is_displayed, seen.label, count), count + 1)
+    count = int(recording.label.max(initial=-1)) + 1
+    # Otherwise annotations on a GPU would count to the blocks of the CPU.
+    is_displayed = ~recording.is_marker
+    sums = recording.sums_by(np.where(is_displayed, recording.label, count), count + 1)
     kind = np.zeros(count, np.int64)
     allocated = np.zeros(count, np.int64)
-    kind[seen.label[is_displayed]] = seen.kind[is_displayed]
-    np.add.at(allocated, seen.label, seen.allocated)
+    kind[recording.label[is_displayed]] = recording.kind[is_displayed]
+    np.add.at(allocated, recording.label, recording.allocated)
     by_self = np.argsort(-sums.self_ns[:count], kind="stable")
     displayed = by_self[sums.count[by_self] > 0]
     order = displayed[:limit]
@@ -121,13 +124,13 @@ def table(seen: Recording, limit: int | None = None) -> dict[str, Any]:
         "longest": sums.longest_ns,
     }
     columns |= {"allocated": allocated, "kind": kind}
-    columns["shared"] = np.rint(np.bincount(seen.label, seen.shared_time.own_ns, count)).astype(
-        np.int64
-    )
-    names = [seen.labels[index] for index in order.tolist()]
+    columns["shared"] = np.rint(
+        np.bincount(recording.label, recording.shared_time.own_ns, count)
+    ).astype(np.int64)
+    names = [recording.labels[index] for index in order.tolist()]
     return {
         "names": names,
         **{name: column[order].tolist() for name, column in columns.items()},
-        "whole": seen.whole_ns,
+        "whole": recording.whole_ns,
         "left_out": len(displayed) - len(order),
     }

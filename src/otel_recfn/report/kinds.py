@@ -16,7 +16,7 @@ import numpy as np
 from otel_recfn.batches.number_sets import Indices
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import NODES_PREFIX, OPTIMIZER, EventSource, RecordScope
-from otel_recfn.report.nesting import Numbers
+from otel_recfn.report.nesting import Mask, Numbers
 
 KINDS = (
     "operator",
@@ -49,6 +49,7 @@ KIND_WORK = {
     OPERATOR: "Other operators",
     BACKWARD: "Backward passes",
     MODULE: "Calls of modules",
+    BLOCK: "Your own ranges",
     PYTHON: "Python functions",
     COMPILATION: "Compiling",
 }
@@ -67,8 +68,8 @@ counts before the work of the ranges around them.
 """
 CLOSURE_WORK = (KIND_WORK[MODULE], KIND_WORK[BACKWARD])
 """The work that an optimizer's closure does for the program, and not for the optimizer."""
-NO_WORK = ("", KIND_WORK[PYTHON])
-"""The work of blocks and Python functions: they hold any other work, or wait for it."""
+NO_WORK = ("", KIND_WORK[BLOCK], KIND_WORK[PYTHON])
+"""The work of steps, blocks and Python functions: they hold any other work, or wait for it."""
 
 
 def range_kinds(batch: Batch, rows: Indices) -> Numbers:
@@ -86,8 +87,10 @@ def range_kinds(batch: Batch, rows: Indices) -> Numbers:
     return kind
 
 
-def path_works(names: Sequence[str], kinds: Numbers, parents: Numbers) -> list[str]:
-    """The work of each call path; empty for blocks.
+def path_works(
+    names: Sequence[str], kinds: Numbers, parents: Numbers, are_steps: Mask
+) -> list[str]:
+    """The work of each call path; empty for steps and groups.
 
     A path has the work of the path around it, or its own if the path around it is a block or a
     Python function. Modules and backward passes in an optimizer's step are called by its closure,
@@ -97,10 +100,11 @@ def path_works(names: Sequence[str], kinds: Numbers, parents: Numbers) -> list[s
         names: the last name of each path.
         kinds: the kind of each path's ranges.
         parents: the path around each, which stands before it; -1 for the outermost.
+        are_steps: whether each path's ranges are steps.
     """
     works = [
-        _name_work(name) or KIND_WORK.get(kind, "")
-        for name, kind in zip(names, kinds.tolist(), strict=True)
+        "" if is_step else _name_work(name) or KIND_WORK.get(kind, "")
+        for name, kind, is_step in zip(names, kinds.tolist(), are_steps.tolist(), strict=True)
     ]
     for path, parent in enumerate(parents.tolist()):
         enclosing = works[parent] if parent >= 0 else ""

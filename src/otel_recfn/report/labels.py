@@ -17,7 +17,7 @@ def label_of(name: str) -> str:
     return numbered[1] if numbered else name or "(no name)"
 
 
-def short(name: str) -> str:
+def shorten(name: str) -> str:
     """The beginning of a name, no longer than a page shows it."""
     return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + "..."
 

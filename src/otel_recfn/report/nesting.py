@@ -136,9 +136,9 @@ def open_at(slices: Slices, nested: Nested, thread: int, times: Numbers) -> Numb
     """The innermost slice that is open in a thread at each of these times, and began earlier; -1
     where there is none.
     """
-    of_thread = in_thread(slices, thread)
-    candidates = of_thread.start + np.flatnonzero(
-        slices.can_enclose[of_thread] & ~nested.crosses[of_thread]
+    thread_slices = in_thread(slices, thread)
+    candidates = thread_slices.start + np.flatnonzero(
+        slices.can_enclose[thread_slices] & ~nested.crosses[thread_slices]
     )
     if not len(candidates):
         return np.full(len(times), -1, np.int64)

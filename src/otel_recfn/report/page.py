@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_recfn.batches.text_tables import time_text
-from otel_recfn.report.labels import short
+from otel_recfn.report.labels import shorten
 
 ROWS_WITHOUT_SCRIPTS = 30
 FRAME_HEIGHT = 720
@@ -87,7 +87,7 @@ def _with_shared_names(tables: dict[str, Any]) -> dict[str, Any]:
     numbers: dict[str, int] = {}
 
     def number(name: str) -> int:
-        return numbers.setdefault(short(name), len(numbers))
+        return numbers.setdefault(shorten(name), len(numbers))
 
     flame = dict(tables["flame"])
     lanes = dict(tables["timeline"])
@@ -121,7 +121,7 @@ def _table_without_scripts(table: dict[str, Any], notes: Sequence[str]) -> str:
     """
     columns = [table[name][:ROWS_WITHOUT_SCRIPTS] for name in ("names", "self", "total", "count")]
     rows = [
-        _row("td", short(name), *_number_texts(*numbers))
+        _row("td", shorten(name), *_number_texts(*numbers))
         for name, *numbers in zip(*columns, strict=True)
     ]
     left_out = len(table["names"]) - len(rows) + table["left_out"]

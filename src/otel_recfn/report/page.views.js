@@ -193,7 +193,7 @@ const MEANING = {
     ],
     [
       "Self\u00a0%",
-      "The share of the run's time. If several threads work at once, each has a part of the moment; a GPU and threads that only wait have none.",
+      "The share of the wall time. If several threads work at once, each has a part of the moment; a GPU and threads that only wait have none.",
     ],
     ["Total", "Time from begin to end, of all calls together. Where a call of that name runs in another, both count."],
     ["Mean, longest", "Time of one call, from begin to end."],

@@ -33,7 +33,7 @@ class RecordedPaths(NamedTuple):
     """The call paths of a recording."""
 
     paths: Paths
-    """``of_row`` has the path of each range, then of each of ``spans``, then of each group."""
+    """``row_path`` has the path of each range, then of each of ``spans``, then of each group."""
     spans: Numbers
     """The spans that hold ranges."""
     labels: list[str]
@@ -54,9 +54,9 @@ def recorded_paths(processes: Sequence[Process], joined: Joined) -> RecordedPath
     """The call paths of these processes, whose columns are joined."""
     ranges, spans = joined.ranges, joined.spans
     holding = _spans_that_hold_ranges(ranges, spans)
-    process_of_lane = np.array([process for process, _ in joined.lanes], np.int64)
+    lane_process = np.array([process for process, _ in joined.lanes], np.int64)
     parent = _parents(ranges, spans, holding)
-    process = np.append(ranges.process, process_of_lane[spans.lane[holding]])
+    process = np.append(ranges.process, lane_process[spans.lane[holding]])
     kind = np.append(ranges.kind, np.full(len(holding), BLOCK))
     groups = _put_in_groups(parent, process, kind == GPU, processes)
     group_labels = len(joined.labels) + np.arange(len(groups))
@@ -123,6 +123,6 @@ def _path_kinds(paths: Paths, kind: Numbers, labels: Sequence[str]) -> Numbers:
     """
     is_gpu_group = [labels[label] == ON_GPU for label in paths.label.tolist()]
     found = np.where(is_gpu_group, GPU, -1)
-    ranges_and_spans = paths.of_row[: len(kind)]
+    ranges_and_spans = paths.row_path[: len(kind)]
     found[ranges_and_spans] = kind
     return found

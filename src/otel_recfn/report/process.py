@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from otel_recfn.model.batch import Batch
+from otel_recfn.batches.wall import Block
+from otel_recfn.model.batch import Batch, Sample
 from otel_recfn.report.nesting import Numbers
 
 
@@ -43,3 +44,7 @@ class Process(NamedTuple):
     """The file that it was read from; None if there is none."""
     spans: Spans | None = None
     """The program's spans; None if none are known."""
+    block: Block | None = None
+    """The block that was recorded; None if it isn't known, as of a trace."""
+    samples: Sequence[Sample] = ()
+    """What threads ran in Python while they recorded nothing; empty if nothing was sampled."""

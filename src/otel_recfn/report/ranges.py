@@ -11,7 +11,7 @@ from otel_recfn.batches.call_paths import Amounts, PathSums, Ranges, range_sums
 from otel_recfn.batches.number_sets import Indices, nearest
 from otel_recfn.model.events import INT64
 from otel_recfn.report.activities import WORK, Activity
-from otel_recfn.report.columns import joined
+from otel_recfn.report.columns import join_columns
 from otel_recfn.report.kinds import GPU
 from otel_recfn.report.nesting import Mask, Numbers
 from otel_recfn.report.paths import recorded_paths
@@ -28,8 +28,8 @@ class RecordedRanges:
         lanes: the process and the name of each thread.
         labels: the names of ranges without their numbers, then those of spans and of groups.
         process, row, lane, label, parent, start_ns, total_ns, self_ns, cpu_ns, allocated, large,
-            kind, activity, step, overlaps, enclosing_span: columns with an entry for each range, as
-            ``RangeColumns`` explains them.
+            kind, activity, step, is_step, is_open, overlaps, enclosing_span: columns with an entry
+            for each range, as ``RangeColumns`` explains them.
         spans: the program's spans, which are no ranges.
         paths: the call paths of ranges, of spans around them, and of groups around these.
         path: the call path of each range.
@@ -40,7 +40,7 @@ class RecordedRanges:
 
     def __init__(self, processes: Sequence[Process]) -> None:
         self.processes = processes
-        columns = joined(processes)
+        columns = join_columns(processes)
         self.lanes = columns.lanes
         self.spans = columns.spans
 
@@ -59,6 +59,8 @@ class RecordedRanges:
         self.kind = ranges.kind
         self.activity = ranges.activity
         self.step = ranges.step
+        self.is_step = ranges.is_step
+        self.is_open = ranges.is_open
         self.overlaps = ranges.overlaps
         self.enclosing_span = ranges.enclosing_span
 
@@ -66,7 +68,7 @@ class RecordedRanges:
         self.labels = found.labels
         self.paths = found.paths
         self.path_kind = found.kind
-        self.path = found.paths.of_row[: len(self)]
+        self.path = found.paths.row_path[: len(self)]
         self.names = [self.labels[label] for label in self.paths.label.tolist()]
 
     def __len__(self) -> int:

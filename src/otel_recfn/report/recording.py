@@ -17,6 +17,8 @@ import numpy as np
 
 from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.number_sets import Indices
+from otel_recfn.batches.wall import Block, Wall, wall_time
+from otel_recfn.model.events import INT64
 from otel_recfn.report.device_use import DeviceUse, device_use
 from otel_recfn.report.kinds import NO_WORK, path_works
 from otel_recfn.report.nesting import Mask
@@ -30,8 +32,10 @@ class Recording(RecordedRanges):
 
     @cached_property
     def path_work(self) -> list[str]:
-        """The work of each path; empty for blocks."""
-        return path_works(self.names, self.path_kind, self.paths.parent)
+        """The work of each path; empty for steps and groups."""
+        are_steps = np.zeros(len(self.names), np.bool_)
+        are_steps[self.path[self.is_step]] = True
+        return path_works(self.names, self.path_kind, self.paths.parent, are_steps)
 
     @cached_property
     def _does_work(self) -> Mask:
@@ -54,18 +58,47 @@ class Recording(RecordedRanges):
         """
         return run_time(self, self.in_working_threads, self._does_work)
 
-    @property
+    @cached_property
+    def walls(self) -> list[Wall]:
+        """The wall time of each process: that of the block or, if that isn't known, from the first
+        begin of a range to the last end, without threads that only wait.
+        """
+        walls = []
+        for number, process in enumerate(self.processes):
+            ranges = (self.process == number) & self.in_working_threads
+            start_ns = int(self.start_ns[ranges].min(initial=INT64.stop - 1))
+            extent = Block(start_ns, int(self.end_ns[ranges].max(initial=start_ns)))
+            block = process.block or extent
+            walls.append(wall_time(process.batch, block, samples=process.samples))
+        return walls
+
+    @cached_property
     def whole_ns(self) -> int:
-        """The whole time of the run."""
-        return self.shared_time.whole_ns
+        """The wall time of all processes together."""
+        return max(sum(wall.ns for wall in self.walls), 1)
+
+    @cached_property
+    def run_ns(self) -> int:
+        """The time in which the program ran: the wall time if all blocks are known. Otherwise the
+        program may have waited for requests, and of each pause between ranges a part counts.
+        """
+        are_known = all(process.block is not None for process in self.processes)
+        return self.whole_ns if are_known else self.shared_time.whole_ns
 
     def share(self, ranges: Indices, times: Times | Amounts) -> float:
-        """The share of the whole time that these times of ranges are together, at most 1.
+        """The share of the wall time that these times of ranges are together, at most 1.
 
         A moment in which other threads work, too, counts in part.
         """
+        return min(self._shared_ns(ranges, times) / self.whole_ns, 1.0)
+
+    def run_share(self, ranges: Indices, times: Times | Amounts) -> float:
+        """The same of the time in which the program ran."""
+        return min(self._shared_ns(ranges, times) / self.run_ns, 1.0)
+
+    def _shared_ns(self, ranges: Indices, times: Times | Amounts) -> float:
         shared = self.shared_time.with_inner_ns[ranges] / np.maximum(self.total_ns[ranges], 1)
-        return min(float((times * shared).sum()) / self.whole_ns, 1.0)
+        return float((times * shared).sum())
 
     def thread_share(self, ranges: Indices, times: Times | Amounts) -> float:
         """The share that these times are of the time of the ranges' threads: of outermost ranges,

@@ -24,11 +24,11 @@ from otel_recfn.report.finding import Finding
 from otel_recfn.report.findings import findings
 from otel_recfn.report.flame import flame, table
 from otel_recfn.report.kinds import KINDS
-from otel_recfn.report.labels import label_of, short
+from otel_recfn.report.labels import label_of, shorten
 from otel_recfn.report.page import in_frame, page
 from otel_recfn.report.process import Process
 from otel_recfn.report.recording import Recording
-from otel_recfn.report.sentences import what_the_gpu_did, what_took_the_time
+from otel_recfn.report.sentences import wall_sentences, what_the_gpu_did, what_took_the_time
 from otel_recfn.report.texts import as_json, markdown
 from otel_recfn.report.timeline import timeline
 from otel_recfn.support.files import for_this_user
@@ -63,16 +63,18 @@ class Report:
             raise TraceFileError(
                 "there are no ranges to show; run something while the profile records"
             )
-        self._seen = Recording(recorded)
+        self._recording = Recording(recorded)
         self._title = title
         self._notes = list(notes)
 
     @cached_property
     def findings(self) -> list[Finding]:
         """The things to look at first, at most five."""
-        processes = self._seen.processes
+        processes = self._recording.processes
         return findings(
-            [self._seen] if len(processes) == 1 else [Recording([process]) for process in processes]
+            [self._recording]
+            if len(processes) == 1
+            else [Recording([process]) for process in processes]
         )
 
     def html(self, max_bytes: int = MAX_BYTES) -> str:
@@ -87,11 +89,11 @@ class Report:
 
     def in_notebook(self) -> str:
         """The page for a notebook, with a table where that may run no scripts."""
-        return in_frame(self.html(MAX_BYTES_IN_NOTEBOOK), table(self._seen), self._notes)
+        return in_frame(self.html(MAX_BYTES_IN_NOTEBOOK), table(self._recording), self._notes)
 
     def sentences(self) -> list[str]:
-        """The sentences that say what took the time, at most five."""
-        return what_took_the_time(self._seen)
+        """The sentences that say the wall time, and what took it."""
+        return [*wall_sentences(self._recording), *what_took_the_time(self._recording)]
 
     def text(self, form: str) -> str:
         """The report in one of FORMS: the page, words for people (``md``) or data for programs
@@ -103,10 +105,12 @@ class Report:
         if form == "html":
             return self.html()
         if form == "md":
-            return markdown(self._title, self._seen, self.findings, self._notes)
+            return markdown(self._title, self._recording, self.findings, self._notes)
         if form == "json":
             return (
-                json.dumps(as_json(self._title, self._seen, self.findings, self._notes), indent=1)
+                json.dumps(
+                    as_json(self._title, self._recording, self.findings, self._notes), indent=1
+                )
                 + "\n"
             )
         raise SettingError(
@@ -136,30 +140,30 @@ class Report:
             "kinds": KINDS,
             "findings": [self._finding_data(finding) for finding in self.findings],
             "sentences": self.sentences(),
-            "gpu": what_the_gpu_did(self._seen),
-            "flame": flame(self._seen, max(8, FRAMES >> halved)),
-            "timeline": timeline(self._seen, max(8, BOXES >> halved)),
-            "table": table(self._seen, max(8, NAMES >> halved)),
+            "gpu": what_the_gpu_did(self._recording),
+            "flame": flame(self._recording, max(8, FRAMES >> halved)),
+            "timeline": timeline(self._recording, max(8, BOXES >> halved)),
+            "table": table(self._recording, max(8, NAMES >> halved)),
         }
 
     def _finding_data(self, finding: Finding) -> dict[str, Any]:
         """The finding as data, with the names that the flame graph's frames have."""
-        process = [finding.process] if len(self._seen.processes) > 1 else []
+        process = [finding.process] if len(self._recording.processes) > 1 else []
         return {
             **finding._asdict(),
-            "anchor": [*process, *(short(label_of(name)) for name in finding.anchor)],
+            "anchor": [*process, *(shorten(label_of(name)) for name in finding.anchor)],
         }
 
     def _facts(self) -> dict[str, Any]:
-        seen = self._seen
-        first_ns = int(seen.start_ns.min())
+        recording = self._recording
+        first_ns = int(recording.start_ns.min())
         return {
-            "ranges": len(seen),
-            "threads": len(np.unique(seen.lane)),
-            "processes": len(seen.processes),
-            "length": int(seen.end_ns.max()) - first_ns,
+            "ranges": len(recording),
+            "threads": len(np.unique(recording.lane)),
+            "processes": len(recording.processes),
+            "length": int(recording.end_ns.max()) - first_ns,
             "began": datetime.fromtimestamp(first_ns / 1e9, timezone.utc).strftime(
                 "%Y-%m-%d %H:%M:%S UTC"
             ),
-            "memory": bool(seen.allocated.any()),
+            "memory": bool(recording.allocated.any()),
         }

@@ -3,54 +3,71 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from otel_recfn.batches.wall import Wall
 from otel_recfn.report.activities import WORK, Activity
 from otel_recfn.report.device_use import busy_time
 from otel_recfn.report.kinds import FIRST_USE, WAITING
-from otel_recfn.report.labels import duration, short
+from otel_recfn.report.labels import duration, shorten
 from otel_recfn.report.recording import Recording
 
-UNRECORDED = "what isn't recorded (as Python between operators)"
-UNRECORDED_OR_WAITING = (
-    "what isn't recorded (as Python between operators, or waiting: this trace has no CPU time)"
-)
+OUTSIDE_WORK = "Code outside PyTorch"
+"""The work of moments in which no thread has a range, or only steps."""
+OUTSIDE_PARTS = "Python between operators, files, or waiting"
 MAX_WORK_KINDS = 5
 MIN_SHARE = 0.01
 """The minimum share of the time that has a sentence."""
 
 
-def what_took_the_time(seen: Recording) -> list[str]:
-    """The sentences that say how much of the time each kind of work took, at most five, and which
-    operation most of that; and how much the rest. Their percentages add up to 100, as no moment
-    counts twice."""
-    inside = _time_by_work(seen)
+def what_took_the_time(recording: Recording) -> list[str]:
+    """The sentences that say how much of the wall time each kind of work took, at most six with
+    the time outside PyTorch, and which operation most of that; and how much the rest. Their
+    percentages add up to 100, as no moment counts twice."""
+    inside = _time_by_work(recording)
     times = Counter({work: parts.total() for work, parts in inside.items()})
-    min_ns = MIN_SHARE * seen.whole_ns
-    largest = [(work, ns) for work, ns in times.most_common(MAX_WORK_KINDS) if ns >= min_ns]
-    other_ns = seen.whole_ns - sum(ns for _, ns in largest)
-    percentages = _percentages([ns for _, ns in largest] + [other_ns])
+    outside_ns = recording.whole_ns - times.total()
+    min_ns = MIN_SHARE * recording.whole_ns
+    named = [(work, ns) for work, ns in times.most_common(MAX_WORK_KINDS) if ns >= min_ns]
+    others = [work for work, _ in times.most_common()[len(named) :]]
+    if outside_ns >= 1:
+        named.append((OUTSIDE_WORK, outside_ns))
+        named.sort(key=lambda each: -each[1])
+    other_ns = sum(times[work] for work in others)
+    percentages = _percentages([ns for _, ns in named] + [other_ns])
     sentences = [
-        f"{work} took {percentage}% of the time, {duration(ns)}{_main_operation(inside[work], ns)}."
-        for (work, ns), percentage in zip(largest, percentages, strict=False)
+        f"{work} took {percentage}% of the time, {duration(ns)}"
+        f"{_explanation(inside, work, ns, recording.walls)}."
+        for (work, ns), percentage in zip(named, percentages, strict=False)
     ]
     if other_ns >= 1:
-        parts = _other_parts(seen, times, largest)
+        parts = ", ".join(map(_in_sentence, others))
         sentences.append(
             f"The rest took {percentages[-1]}% of the time, {duration(other_ns)}: {parts}."
         )
     return sentences
 
 
-def what_the_gpu_did(seen: Recording) -> list[str]:
+def wall_sentences(recording: Recording) -> list[str]:
+    """The sentences that say the wall time of each process, and what threads did in it."""
+    if len(recording.processes) == 1:
+        return recording.walls[0].sentences()
+    return [
+        f"{process.label}: {sentence}"
+        for process, wall in zip(recording.processes, recording.walls, strict=True)
+        for sentence in wall.sentences()
+    ]
+
+
+def what_the_gpu_did(recording: Recording) -> list[str]:
     """The sentences, one for each process with a GPU, that say how much of the time that was busy,
     and with what.
     """
     sentences = []
-    for use in device_rows(seen):
+    for use in device_rows(recording):
         length_us = use["length_us"]
         parts = [
             f"{part} {use[field] / length_us:.0%}"
@@ -63,7 +80,7 @@ def what_the_gpu_did(seen: Recording) -> list[str]:
                 f"collectives {use['collectives_us'] / length_us:.0%}, {alone} while nothing"
                 " else ran"
             )
-        whose = f"{use['process']}: the" if len(seen.processes) > 1 else "The"
+        whose = f"{use['process']}: the" if len(recording.processes) > 1 else "The"
         busy = use["busy_us"] / length_us
         opening = (
             f"{whose} GPU was busy for {busy:.0%} of {duration(1000 * length_us)}, idle for"
@@ -73,16 +90,16 @@ def what_the_gpu_did(seen: Recording) -> list[str]:
     return sentences
 
 
-def device_rows(seen: Recording) -> list[dict[str, Any]]:
+def device_rows(recording: Recording) -> list[dict[str, Any]]:
     """The times of each process' GPU in microseconds, from the first begin to the last end of all
     that was recorded in the process; kinds of work may overlap.
     """
     rows = []
-    for process, busy in enumerate(seen.device_use.busy):
+    for process, busy in enumerate(recording.device_use.busy):
         if not busy.total_ns:
             continue
         times = {
-            field: busy_time(seen, process, activities).total_ns
+            field: busy_time(recording, process, activities).total_ns
             for field, activities in (
                 ("kernels_us", [Activity.KERNEL]),
                 ("copies_us", [Activity.MEMCPY, Activity.MEMSET]),
@@ -90,36 +107,38 @@ def device_rows(seen: Recording) -> list[dict[str, Any]]:
                 ("others_us", [each for each in WORK if each != Activity.COLLECTIVE]),
             )
         }
-        length_ns = seen.length_ns(process)
+        length_ns = recording.length_ns(process)
         times["collectives_alone_us"] = busy.total_ns - times.pop("others_us")
         times |= {
             "length_us": length_ns,
             "busy_us": busy.total_ns,
             "idle_us": length_ns - busy.total_ns,
         }
-        label = seen.processes[process].label
+        label = recording.processes[process].label
         rows.append({"process": label, **{field: ns / 1000 for field, ns in times.items()}})
     return rows
 
 
-def _time_by_work(seen: Recording) -> dict[str, Counter[str]]:
+def _time_by_work(recording: Recording) -> dict[str, Counter[str]]:
     """The nanoseconds of the run's time by work, and in that by name.
 
-    What isn't recorded has none.
+    Steps and what isn't recorded have none.
     """
-    own_ns = seen.shared_time.own_ns
-    everywhere = np.arange(len(seen))
-    waits = seen.nearest(everywhere, seen.device_use.waited_ns > 0) >= 0
-    is_first_use = (seen.nearest(everywhere, seen.device_use.first_use_ns > 0) >= 0) & ~waits
+    own_ns = recording.shared_time.own_ns
+    everywhere = np.arange(len(recording))
+    waits = recording.nearest(everywhere, recording.device_use.waited_ns > 0) >= 0
+    is_first_use = (
+        recording.nearest(everywhere, recording.device_use.first_use_ns > 0) >= 0
+    ) & ~waits
     works = [
-        (waits, [WAITING] * len(seen.names)),
-        (is_first_use, [FIRST_USE] * len(seen.names)),
-        (~waits & ~is_first_use, seen.path_work),
+        (waits, [WAITING] * len(recording.names)),
+        (is_first_use, [FIRST_USE] * len(recording.names)),
+        (~waits & ~is_first_use, recording.path_work),
     ]
     times: dict[str, Counter[str]] = {}
     for which, path_work in works:
-        by_path = np.bincount(seen.path[which], own_ns[which], len(seen.names)).tolist()
-        for name, work, ns in zip(seen.names, path_work, by_path, strict=True):
+        by_path = np.bincount(recording.path[which], own_ns[which], len(recording.names)).tolist()
+        for name, work, ns in zip(recording.names, path_work, by_path, strict=True):
             if work and ns:
                 times.setdefault(work, Counter())[name] += ns
     return times
@@ -137,18 +156,20 @@ def _percentages(times: Sequence[float]) -> list[int]:
     return rounded
 
 
-def _other_parts(
-    seen: Recording,
-    times: Counter[str],
-    largest: Sequence[tuple[str, float]],
+def _in_sentence(work: str) -> str:
+    return work if work.startswith("Python") else work[0].lower() + work[1:]
+
+
+def _explanation(
+    inside: Mapping[str, Counter[str]], work: str, ns: float, walls: Sequence[Wall]
 ) -> str:
-    unrecorded = UNRECORDED if bool((seen.cpu_ns >= 0).any()) else UNRECORDED_OR_WAITING
-    others = [work for work, _ in times.most_common()[len(largest) :]]
-    left_out = [
-        work if work.startswith("Python") else work[0].lower() + work[1:] for work in others
-    ]
-    has_unrecorded = seen.whole_ns - times.total() >= 1
-    return ", ".join([*([unrecorded] if has_unrecorded else []), *left_out])
+    """The end of a sentence: what may have run outside PyTorch, or the main operation."""
+    if work in inside:
+        return _main_operation(inside[work], ns)
+    functions = [each for wall in walls for thread in wall.threads for each in thread.functions]
+    if not functions:
+        return f": {OUTSIDE_PARTS}"
+    return f": {shorten(max(functions, key=lambda each: each.time).name)} most of it (sampled)"
 
 
 def _main_operation(parts: Counter[str], whole_ns: float) -> str:
@@ -158,4 +179,4 @@ def _main_operation(parts: Counter[str], whole_ns: float) -> str:
     name, ns = parts.most_common(1)[0]
     if not MIN_SHARE <= ns / whole_ns <= 1 - MIN_SHARE:
         return ""
-    return f": {short(name)} itself {duration(ns)} of it"
+    return f": {shorten(name)} itself {duration(ns)} of it"

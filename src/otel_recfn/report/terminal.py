@@ -10,7 +10,7 @@ from typing import Any
 from otel_recfn.batches.call_tree import CallPath, CallTree
 from otel_recfn.batches.text_tables import lost_line, share_text, time_text
 from otel_recfn.report.finding import Finding
-from otel_recfn.support.texts import visible
+from otel_recfn.support.safe_texts import visible
 
 MAX_PATHS = 40
 BAR_LENGTH = 10
@@ -21,17 +21,23 @@ as ends differ more often.
 """
 
 
-def tree_with_bars(tree: CallTree, found: Sequence[Finding], lost: Mapping[str, int]) -> str:
-    """The text of the findings and of the tree of calls, with bars: at most 40 paths, cut to the
-    width of the terminal.
+def tree_with_bars(
+    tree: CallTree, found: Sequence[Finding], lost: Mapping[str, int], wall: Sequence[str] = ()
+) -> str:
+    """The text of the wall time, of the findings, and of the tree of calls, with bars: at most 40
+    paths, cut to the width of the terminal.
     """
+    if not len(tree):
+        return "\n".join(["Nothing was recorded.", *([lost_line(lost).rstrip()] if lost else [])])
     width = shutil.get_terminal_size().columns
-    rows = tree.displayed(MAX_PATHS)
-    whole = sum(row.cpu_time_total for row in tree if len(row.path) == 1)
+    rows = tree.displayed_paths(MAX_PATHS)
     lines = [
         f"{'!' if finding.serious else '-'} {finding.headline}: {finding.text}" for finding in found
     ]
-    lines += [*([""] if found else []), *[_path_line(row, whole, width) for row in rows]]
+    lines = [*wall, *([""] if wall and found else []), *lines]
+    if lines:
+        lines.append("")
+    lines += [_path_line(row, tree.wall_time, width) for row in tree.with_outside(rows)]
     if len(rows) < len(tree):
         lines.append(
             f"{len(tree) - len(rows):,} more paths are not shown: tree().table(row_limit=-1) has"
@@ -39,7 +45,7 @@ def tree_with_bars(tree: CallTree, found: Sequence[Finding], lost: Mapping[str, 
         )
     if lost:
         lines.append(lost_line(lost).rstrip())
-    return visible("\n".join(lines)) or "Nothing was recorded."
+    return visible("\n".join(lines))
 
 
 def _path_line(row: CallPath, whole: float, width: int) -> str:

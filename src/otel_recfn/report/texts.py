@@ -7,25 +7,34 @@ from collections.abc import Sequence
 from typing import Any
 
 from otel_recfn.batches.text_tables import share_text, time_text
+from otel_recfn.batches.wall import OUTSIDE, StepTime
 from otel_recfn.report.finding import Finding
 from otel_recfn.report.flame import table
 from otel_recfn.report.kinds import GPU
 from otel_recfn.report.recording import Recording
-from otel_recfn.report.sentences import device_rows, what_the_gpu_did, what_took_the_time
-from otel_recfn.support.texts import visible
+from otel_recfn.report.sentences import (
+    device_rows,
+    wall_sentences,
+    what_the_gpu_did,
+    what_took_the_time,
+)
+from otel_recfn.support.safe_texts import visible
 
 MAX_NAMES = 30
 """The maximum number of rows of the table by name."""
+MAX_STEPS = 30
+"""The same of the table by step."""
 _MARKUP = re.compile(r"[\\`*<>\[\]|]|\b_|_\b")
 """The signs in a line of text that mean something to Markdown."""
 
 SHARE_MEANING = (
-    "its share of the run: if n threads work at once, each has an nth of the moment, and a GPU none"
+    "its share of the wall time: if n threads work at once, each has an nth of the moment, and a"
+    " GPU none"
 )
 
 
 def markdown(
-    title: str, seen: Recording, found: Sequence[Finding], notes: Sequence[str] = ()
+    title: str, recording: Recording, found: Sequence[Finding], notes: Sequence[str] = ()
 ) -> str:
     """The report as Markdown: notes, findings, what took the time, and the names with most time
     for themselves.
@@ -34,10 +43,13 @@ def markdown(
     lines = [f"# {_escaped(title)}", ""]
     lines += [f"{_escaped(note)}\n" for note in notes]
     lines += ["## Look at this first", "", *(findings or ["Nothing stands out."])]
-    lines += ["", "## What took the time", "", *_items(what_took_the_time(seen))]
-    if gpu_sentences := what_the_gpu_did(seen):
+    sentences = [*wall_sentences(recording), *what_took_the_time(recording)]
+    lines += ["", "## What took the time", "", *_items(sentences)]
+    if steps := _step_rows(recording):
+        lines += ["", "## By step", "", *_table_by_step(steps)]
+    if gpu_sentences := what_the_gpu_did(recording):
         lines += ["", "## What the GPU did", "", *_items(gpu_sentences)]
-    lines += ["", "## By name", "", *_table_by_name(seen)]
+    lines += ["", "## By name", "", *_table_by_name(recording)]
     return visible("\n".join(lines) + "\n")
 
 
@@ -45,9 +57,9 @@ def _items(sentences: Sequence[str]) -> list[str]:
     return [f"- {_escaped(sentence)}" for sentence in sentences]
 
 
-def _table_by_name(seen: Recording) -> list[str]:
+def _table_by_name(recording: Recording) -> list[str]:
     """The lines of the table with the names that have most time for themselves."""
-    by_name = _names_with_times(seen)
+    by_name = _names_with_times(recording)
     lines = [f"Self is the time without what ran inside, Self % {SHARE_MEANING}.", ""]
     lines += ["| Name | Self % | Self | Total | Count |", "|---|---:|---:|---:|---:|"]
     lines += [_name_row(row) for row in by_name[:MAX_NAMES]]
@@ -56,18 +68,75 @@ def _table_by_name(seen: Recording) -> list[str]:
     return lines
 
 
+def _step_rows(recording: Recording) -> list[tuple[str, StepTime]]:
+    """The steps with the name of their thread, in order."""
+    return [
+        (thread.name, step)
+        for wall in recording.walls
+        for thread in wall.threads
+        for step in thread.steps
+    ]
+
+
+def _table_by_step(steps: Sequence[tuple[str, StepTime]]) -> list[str]:
+    """The lines of the table with the steps that have most time outside PyTorch, in order."""
+    longest = sorted(range(len(steps)), key=lambda index: -steps[index][1].outside_ns)
+    lines = [f"| Step | Thread | Wall | {OUTSIDE} | {OUTSIDE} % |", "|---|---|---:|---:|---:|"]
+    for index in sorted(longest[:MAX_STEPS]):
+        thread, step = steps[index]
+        times = [time_text(ns / 1000) for ns in (step.wall_ns, step.outside_ns)]
+        cells = [_cell(step.name), _cell(thread), *times, share_text(step.outside_ns, step.wall_ns)]
+        lines.append(f"| {' | '.join(cells)} |")
+    if len(steps) > MAX_STEPS:
+        lines += ["", f"{len(steps) - MAX_STEPS:,} steps with less time {OUTSIDE} are not shown."]
+    return lines
+
+
+def _walls(recording: Recording) -> list[dict[str, Any]]:
+    """The wall time of each process as data."""
+    return [
+        {
+            "process": process.label,
+            "wall_us": wall.ns / 1000,
+            "threads": [
+                {
+                    "thread": thread.name,
+                    "recorded_us": thread.recorded_ns / 1000,
+                    "outside_us": thread.outside_ns / 1000,
+                    "between_steps_us": thread.between_steps_ns / 1000,
+                    "functions": [
+                        {"name": each.name, "time_us": each.time, "samples": each.count}
+                        for each in thread.functions
+                    ],
+                    "steps": [
+                        {
+                            "step": step.name,
+                            "wall_us": step.wall_ns / 1000,
+                            "outside_us": step.outside_ns / 1000,
+                        }
+                        for step in thread.steps
+                    ],
+                }
+                for thread in wall.threads
+            ],
+        }
+        for process, wall in zip(recording.processes, recording.walls, strict=True)
+    ]
+
+
 def as_json(
-    title: str, seen: Recording, found: Sequence[Finding], notes: Sequence[str] = ()
+    title: str, recording: Recording, found: Sequence[Finding], notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The report as data of types that JSON has; times are in microseconds."""
     return {
         "title": title,
         "notes": list(notes),
-        "processes": [process.label for process in seen.processes],
+        "processes": [process.label for process in recording.processes],
         "findings": [{**finding._asdict(), "anchor": list(finding.anchor)} for finding in found],
-        "what_took_the_time": what_took_the_time(seen),
-        "gpu": device_rows(seen),
-        "by_name": _names_with_times(seen),
+        "wall": _walls(recording),
+        "what_took_the_time": what_took_the_time(recording),
+        "gpu": device_rows(recording),
+        "by_name": _names_with_times(recording),
     }
 
 
@@ -86,13 +155,18 @@ def _finding_item(number: int, finding: Finding) -> str:
 
 def _name_row(row: dict[str, Any]) -> str:
     share = "" if row["self_share"] is None else share_text(row["self_share"], 1.0)
-    cells = [_code(row["name"]).replace("|", "\\|"), share, time_text(row["self_us"])]
+    cells = [_cell(row["name"]), share, time_text(row["self_us"])]
     return f"| {' | '.join([*cells, time_text(row['total_us']), format(row['count'], ',')])} |"
 
 
 def _escaped(text: str) -> str:
     """A text in one line of Markdown, with escapes for signs that mean something there."""
     return _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
+
+
+def _cell(name: str) -> str:
+    """A name as code in a table."""
+    return _code(name).replace("|", "\\|")
 
 
 def _code(name: str) -> str:
@@ -102,8 +176,8 @@ def _code(name: str) -> str:
     return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
 
 
-def _names_with_times(seen: Recording) -> list[dict[str, Any]]:
-    names_table = table(seen)
+def _names_with_times(recording: Recording) -> list[dict[str, Any]]:
+    names_table = table(recording)
     columns = [names_table[name] for name in ("names", "count", "total", "self", "shared", "kind")]
     return [
         {

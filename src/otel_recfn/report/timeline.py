@@ -28,52 +28,56 @@ packed into different blocks.
 """
 
 
-def timeline(seen: Recording, limit: int) -> dict[str, Any]:
+def timeline(recording: Recording, limit: int) -> dict[str, Any]:
     """The boxes as columns, lane by lane and row by row, each row from left to right.
 
     A start is the distance from the one before, which takes fewer digits.
 
     Args:
-        seen: the recording.
+        recording: the recording.
         limit: the maximum number of ranges that are shown one by one; there may be about as many
             blocks, and as many spans.
     """
-    spans = seen.spans
-    used = distinct(np.append(seen.lane, spans.lane))
-    lanes = _displayed_lanes(seen, used)
-    begin_ns = int(min(seen.start_ns.min(), spans.start_ns.min(initial=INT64.stop - 1)))
-    end_ns = int(max(seen.end_ns.max(), spans.end_ns.max(initial=0)))
-    boxes = _in_rows(_all_boxes(seen, lanes, limit), lanes)
+    spans = recording.spans
+    used = distinct(np.append(recording.lane, spans.lane))
+    lanes = _displayed_lanes(recording, used)
+    begin_ns = int(min(recording.start_ns.min(), spans.start_ns.min(initial=INT64.stop - 1)))
+    end_ns = int(max(recording.end_ns.max(), spans.end_ns.max(initial=0)))
+    boxes = _in_rows(_all_boxes(recording, lanes, limit), lanes)
     boxes["start"] = np.diff(boxes["start"] - begin_ns, prepend=0)
     return {
         "lanes": [
-            {"process": seen.lanes[lane][0], "thread": seen.lanes[lane][1]}
+            {"process": recording.lanes[lane][0], "thread": recording.lanes[lane][1]}
             for lane in lanes.tolist()
         ],
-        "processes": [process.label for process in seen.processes],
+        "processes": [process.label for process in recording.processes],
         "whole": end_ns - begin_ns,
         "left_out": len(used) - len(lanes),
         **{name: column.tolist() for name, column in boxes.items()},
     }
 
 
-def _displayed_lanes(seen: Recording, used: Numbers) -> Numbers:
+def _displayed_lanes(recording: Recording, used: Numbers) -> Numbers:
     """The busiest of the lanes in use, in the order of the time line."""
-    busy = np.zeros(len(seen.lanes), np.int64)
-    np.add.at(busy, seen.lane, np.maximum(seen.self_ns, 0))
+    busy = np.zeros(len(recording.lanes), np.int64)
+    np.add.at(busy, recording.lane, np.maximum(recording.self_ns, 0))
     busiest = used[np.argsort(-busy[used], kind="stable")][:MAX_LANES]
-    return _lanes_in_order(seen, busiest)
+    return _lanes_in_order(recording, busiest)
 
 
-def _all_boxes(seen: Recording, lanes: Numbers, limit: int) -> dict[str, Numbers]:
+def _all_boxes(recording: Recording, lanes: Numbers, limit: int) -> dict[str, Numbers]:
     """The boxes in these lanes, of ranges, of blocks and of spans, in no order."""
-    depth = _depths(seen)
-    fits = is_in(seen.lane, lanes)
-    selected = _drawn_one_by_one(seen, np.flatnonzero(fits & (depth < MAX_DEPTH)), depth, limit)
-    packed = _packed_blocks(seen, selected, fits, depth)
-    spans = _longest_spans(seen.spans, lanes, limit)
-    depth, span_depth = _with_overlapping_below(seen, selected, depth, spans)
-    return _boxes(seen, selected, depth, packed, _span_boxes(seen.spans, spans, span_depth))
+    depth = _depths(recording)
+    fits = is_in(recording.lane, lanes)
+    selected = _drawn_one_by_one(
+        recording, np.flatnonzero(fits & (depth < MAX_DEPTH)), depth, limit
+    )
+    packed = _packed_blocks(recording, selected, fits, depth)
+    spans = _longest_spans(recording.spans, lanes, limit)
+    depth, span_depth = _with_overlapping_below(recording, selected, depth, spans)
+    return _boxes(
+        recording, selected, depth, packed, _span_boxes(recording.spans, spans, span_depth)
+    )
 
 
 def _longest_spans(spans: DisplayedSpans, lanes: Numbers, limit: int) -> Numbers:
@@ -90,33 +94,35 @@ def _in_rows(boxes: dict[str, Numbers], lanes: Numbers) -> dict[str, Numbers]:
     return {name: column[order] for name, column in boxes.items()}
 
 
-def _lanes_in_order(seen: Recording, lanes: Numbers) -> Numbers:
+def _lanes_in_order(recording: Recording, lanes: Numbers) -> Numbers:
     """The lanes, given the busiest first, by process: lanes with steps come first, those of GPUs
     last.
     """
-    with_steps, gpu_lanes = (np.zeros(len(seen.lanes), np.bool_) for _ in range(2))
-    with_steps[seen.lane[seen.step >= 0]] = True
-    gpu_lanes[seen.lane[seen.kind == GPU]] = True
-    process = np.array([number for number, _ in seen.lanes], np.int64)
+    with_steps, gpu_lanes = (np.zeros(len(recording.lanes), np.bool_) for _ in range(2))
+    with_steps[recording.lane[recording.step >= 0]] = True
+    gpu_lanes[recording.lane[recording.kind == GPU]] = True
+    process = np.array([number for number, _ in recording.lanes], np.int64)
     return lanes[np.lexsort((~with_steps[lanes], gpu_lanes[lanes], process[lanes]))]
 
 
-def _depths(seen: Recording) -> Numbers:
+def _depths(recording: Recording) -> Numbers:
     """The number of ranges around each in its lane, without those that overlap others."""
-    counts = np.where(seen.overlaps, 0, 1)
-    return sums_upwards(seen.parent_in_thread, counts) - counts
+    counts = np.where(recording.overlaps, 0, 1)
+    return sums_upwards(recording.parent_in_thread, counts) - counts
 
 
-def _drawn_one_by_one(seen: Recording, candidates: Numbers, depth: Numbers, limit: int) -> Mask:
+def _drawn_one_by_one(
+    recording: Recording, candidates: Numbers, depth: Numbers, limit: int
+) -> Mask:
     """Whether each range is shown one by one: steps are, and the longest others."""
-    selected = np.zeros(len(seen), np.bool_)
-    length = np.where(seen.step >= 0, np.iinfo(np.int64).max, seen.total_ns)
+    selected = np.zeros(len(recording), np.bool_)
+    length = np.where(recording.step >= 0, np.iinfo(np.int64).max, recording.total_ns)
     selected[candidates[np.lexsort((depth[candidates], -length[candidates]))][:limit]] = True
     return selected
 
 
 def _packed_blocks(
-    seen: Recording, selected: Mask, fits: Mask, depth: Numbers
+    recording: Recording, selected: Mask, fits: Mask, depth: Numbers
 ) -> dict[str, Numbers]:
     """The blocks, as columns: ranges that are not drawn one by one, packed with their neighbours in
     the same range, and all inside them.
@@ -124,60 +130,66 @@ def _packed_blocks(
         ─[ aten::mm ]─[ ]─[ ]─[ ]─[ ]──[ aten::mm ]──
                       └── a block ──┘
     """
-    enclosing = seen.parent_in_thread
-    outermost = seen.nearest(np.arange(len(seen)), (enclosing < 0) | selected | selected[enclosing])
+    enclosing = recording.parent_in_thread
+    outermost = recording.nearest(
+        np.arange(len(recording)), (enclosing < 0) | selected | selected[enclosing]
+    )
     counts = np.bincount(outermost[~selected & fits], minlength=len(selected))
     displayed = np.flatnonzero(selected | (counts > 0))
     displayed = displayed[
-        np.lexsort((seen.start_ns[displayed], depth[displayed], seen.lane[displayed]))
+        np.lexsort((recording.start_ns[displayed], depth[displayed], recording.lane[displayed]))
     ]
-    block = _block_numbers(seen, displayed, selected, depth)
+    block = _block_numbers(recording, displayed, selected, depth)
     members = displayed[~selected[displayed]]
     _, first, block = np.unique(block, return_index=True, return_inverse=True)
     end, count, busy = (np.zeros(len(first), np.int64) for _ in range(3))
-    np.maximum.at(end, block, seen.end_ns[members])
+    np.maximum.at(end, block, recording.end_ns[members])
     np.add.at(count, block, counts[members])
-    np.add.at(busy, block, seen.total_ns[members])
+    np.add.at(busy, block, recording.total_ns[members])
     row = members[first]
     return {
-        "lane": seen.lane[row],
+        "lane": recording.lane[row],
         "depth": depth[row],
-        "start": seen.start_ns[row],
+        "start": recording.start_ns[row],
         "end": end,
         "count": count,
         "busy": busy,
     }
 
 
-def _block_numbers(seen: Recording, displayed: Numbers, selected: Mask, depth: Numbers) -> Numbers:
+def _block_numbers(
+    recording: Recording, displayed: Numbers, selected: Mask, depth: Numbers
+) -> Numbers:
     """The number of the block of each displayed range that isn't drawn one by one.
 
     A block ends before a range that is drawn, at the end of a range around it, and where the next
     part of the time line begins.
     """
-    part = seen.start_ns // max(1, int(seen.end_ns.max() - seen.start_ns.min()) // BINS)
+    part = recording.start_ns // max(
+        1, int(recording.end_ns.max() - recording.start_ns.min()) // BINS
+    )
     changes = [
         np.diff(column[displayed]) != 0
-        for column in (seen.lane, depth, seen.parent, selected, part)
+        for column in (recording.lane, depth, recording.parent, selected, part)
     ]
     numbers = np.append(0, np.cumsum(np.any(changes, axis=0)))
     return np.asarray(numbers[~selected[displayed]])
 
 
 def _with_overlapping_below(
-    seen: Recording, selected: Mask, depth: Numbers, spans: Numbers
+    recording: Recording, selected: Mask, depth: Numbers, spans: Numbers
 ) -> tuple[Numbers, Numbers]:
     """The depths, changed so that kept ranges that overlap others stand below all else in their
     lane, beside each other; and the depths of these spans, which stand there, too.
     """
     depth = depth.copy()
-    overlapping = np.flatnonzero(selected & seen.overlaps)
-    lane = np.append(seen.lane[overlapping], seen.spans.lane[spans])
-    start = np.append(seen.start_ns[overlapping], seen.spans.start_ns[spans])
-    end = np.append(seen.end_ns[overlapping], seen.spans.end_ns[spans])
+    overlapping = np.flatnonzero(selected & recording.overlaps)
+    lane = np.append(recording.lane[overlapping], recording.spans.lane[spans])
+    start = np.append(recording.start_ns[overlapping], recording.spans.start_ns[spans])
+    end = np.append(recording.end_ns[overlapping], recording.spans.end_ns[spans])
     ends: dict[tuple[int, int], int] = {}
-    deepest = np.zeros(len(seen.lanes), np.int64)
-    np.maximum.at(deepest, seen.lane[selected], depth[selected] + 1)
+    deepest = np.zeros(len(recording.lanes), np.int64)
+    np.maximum.at(deepest, recording.lane[selected], depth[selected] + 1)
     below = np.zeros(len(lane), np.int64)
     for position in np.lexsort((-end, start)).tolist():
         own = int(lane[position])
@@ -212,7 +224,7 @@ def _span_boxes(spans: DisplayedSpans, displayed: Numbers, depth: Numbers) -> di
 
 
 def _boxes(
-    seen: Recording,
+    recording: Recording,
     selected: Mask,
     depth: Numbers,
     packed: dict[str, Numbers],
@@ -224,15 +236,15 @@ def _boxes(
     """
     blocks = len(packed["start"])
     each: dict[str, tuple[Numbers, Numbers]] = {
-        "lane": (seen.lane[selected], packed["lane"]),
+        "lane": (recording.lane[selected], packed["lane"]),
         "depth": (depth[selected], packed["depth"]),
-        "start": (seen.start_ns[selected], packed["start"]),
-        "length": (seen.total_ns[selected], packed["end"] - packed["start"]),
-        "name": (seen.label[selected], np.full(blocks, -1, np.int64)),
-        "kind": (seen.kind[selected], np.full(blocks, -1, np.int64)),
+        "start": (recording.start_ns[selected], packed["start"]),
+        "length": (recording.total_ns[selected], packed["end"] - packed["start"]),
+        "name": (recording.label[selected], np.full(blocks, -1, np.int64)),
+        "kind": (recording.kind[selected], np.full(blocks, -1, np.int64)),
         "count": (np.zeros(int(selected.sum()), np.int64), packed["count"]),
-        "busy": (seen.self_ns[selected], packed["busy"]),
-        "cpu": (seen.cpu_ns[selected], np.full(blocks, -1, np.int64)),
-        "step": (seen.step[selected], np.full(blocks, -1, np.int64)),
+        "busy": (recording.self_ns[selected], packed["busy"]),
+        "cpu": (recording.cpu_ns[selected], np.full(blocks, -1, np.int64)),
+        "step": (recording.step[selected], np.full(blocks, -1, np.int64)),
     }
     return {name: np.concatenate([*pair, spans[name]]) for name, pair in each.items()}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from otel_recfn.batches.selection import Selected, Selection, traced_calls
 from otel_recfn.model.batch import Batch, OpenCalls
-from otel_recfn.model.counters import balanced
+from otel_recfn.model.counters import balanced_counters
 from otel_recfn.model.events import EventSource
 from otel_recfn.recording.types import RecorderCounters
 from otel_recfn.session.deadlines import seconds_to
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from otel_recfn.sinks.spans.sink import SpansSink
 
 
+OpenReports = dict[GuardedSink, Batch]
+"""The ranges that have been open for long, by the sink that hears of them."""
+
+
 class Capture:
     """A selection of what to record, and the sinks that receive it, for one run.
 
@@ -43,7 +47,8 @@ class Capture:
         buffer_bytes: bound of each recording thread's buffer.
         spans: the sink as whose spans the program sees its ranges while they are current; None for
             none.
-        open_range_s: sinks get ranges that have been open for so long; None: they don't.
+        open_range_s: sinks get ranges that have been open for so long, or for the shorter time
+            that a sink asks for; None: they don't.
         exit_timeout_s: how long the end of the process may wait for what is outside of this
             machine.
         names_spans: whether a sink names the program's spans around ranges, which are retained for
@@ -69,18 +74,15 @@ class Capture:
         if spans is not None:
             self.exposed = _exposed_ranges(selected, self.selection, spans)
         self.buffer_bytes = buffer_bytes
-        self.open_range_s = open_range_s
         self.exit_timeout_s = exit_timeout_s
         self.names_spans = names_spans
         self.retained_spans: RetainedSpans | None = None
         """The program's spans that its sinks may name; None before it begins and after the sinks
         are closed.
         """
-        self._reported_open = False
-        """Whether the last report to the sinks had ranges that are open for long."""
-        self.sinks = [GuardedSink(sink) for sink in sinks]
-        self._queue: deque[Batch] = deque()
-        """The capture's view of each batch that waits."""
+        self.sinks = [GuardedSink(sink, open_range_s) for sink in sinks]
+        self._queue: deque[tuple[Batch, OpenReports]] = deque()
+        """The capture's view of each batch that waits, with the reports for sinks."""
         self.is_delivering = False
         """Whether one of its sinks is being written to."""
         self._flushing: set[int] = set()
@@ -123,23 +125,39 @@ class Capture:
         """
         return [one for one in self._working_sinks if type(one.sink) is type(self.spans)]
 
+    def begin_checks(self, now_s: float) -> None:
+        """Begin to look for open ranges at this moment."""
+        for one in self.sinks:
+            one.begin_checks(now_s)
+
+    def is_check_due(self, now_s: float) -> bool:
+        """Whether it is time to look for ranges that are open for long, for one of the sinks."""
+        return any(one.is_check_due(now_s) for one in self.sinks)
+
     def put(
-        self, batch: Batch, view: Callable[[Batch], Batch] | None = None, reports_open: bool = False
+        self,
+        batch: Batch,
+        view: Callable[[Batch], Batch] | None = None,
+        check_s: float | None = None,
     ) -> None:
         """Queue the capture's view of a batch, as ``view`` makes it; None: that is all of it.
 
-        ``reports_open``: ranges that have been open for long are reported.
+        ``check_s`` is the time of a look for ranges that have been open for long; None: there is
+        none.
         """
         try:
             seen = view(batch) if view is not None else batch
             spans = batch.spans if self.names_spans else ()
-            has_more = seen.opened or seen.steps or reports_open or spans
+            has_more = seen.opened or seen.steps or seen.samples or check_s is not None or spans
             if not (seen.closed or has_more) and (self._queue or self.is_delivering):
                 # Only the time of a drain is in it, and a sink that starts captures as it is
                 # written to makes many.
                 return
-            closed = self._without_copies(seen, reports_open)
-            self._queue.append(closed if closed.spans is spans else replace(closed, spans=spans))
+            reports = self._open_reports(seen, check_s) if check_s is not None else {}
+            closed = self._without_copies(seen)
+            if closed.spans is not spans:
+                closed = replace(closed, spans=spans)
+            self._queue.append((closed, reports))
         except Exception as error:
             self.rows += batch.closed
             if raised_by_signal_handler(error):
@@ -151,22 +169,23 @@ class Capture:
                     " counted"
                 )
 
-    def _without_copies(self, seen: Batch, reports_open: bool) -> Batch:
+    def _open_reports(self, seen: Batch, check_s: float) -> OpenReports:
+        """The ranges that have been open for long, for each sink for which a look is due."""
+        copies = seen.take(slice(seen.closed, None))
+        reports = [(one, one.open_report(copies, check_s)) for one in self._working_sinks]
+        return {one: report for one, report in reports if report is not None}
+
+    def _without_copies(self, seen: Batch) -> Batch:
         """The rows of a batch that have ended. Of the copies of open ranges behind them it has only
-        what sinks ask for: the open calls, and ranges that have been open for long.
+        the open calls, if a sink asks for them.
         """
-        open_long = None
-        if reports_open and self.open_range_s is not None:
-            open_long = _open_for(seen, self.open_range_s)
         closed = seen
         if seen.closed < len(seen):
-            closed = seen.take(slice(seen.closed), opened=seen.opened, steps=seen.steps)
+            closed = seen.take(
+                slice(seen.closed), opened=seen.opened, steps=seen.steps, samples=seen.samples
+            )
         if self.traces_calls:
             closed = replace(closed, open_calls=_open_calls(seen))
-        # After a report of open ranges, sinks hear once that there are none any more.
-        if open_long is not None and (len(open_long) or self._reported_open):
-            closed = replace(closed, long_open=open_long)
-            self._reported_open = len(open_long) > 0
         return closed
 
     def deliver(self) -> None:
@@ -178,10 +197,10 @@ class Capture:
             left = len(self._queue)
             while self._queue and left:
                 left -= 1
-                seen = self._queue.popleft()
+                seen, reports = self._queue.popleft()
                 try:
                     for one in self._working_sinks:
-                        one.write(seen)
+                        one.write(seen, reports.get(one))
                 finally:  # a sink that didn't get it has missed it
                     self.rows += len(seen)
         finally:
@@ -227,7 +246,7 @@ class Capture:
         for one in self.sinks:
             sinks |= one.counters(self.rows)
         now = self.recorder_at_end or recorder
-        return balanced(self.rows, now.since(self.recorder_at_begin or now), sinks)
+        return balanced_counters(self.rows, now.since(self.recorder_at_begin or now), sinks)
 
     def after_fork_in_child(self) -> None:
         """Continue with the sinks that are fit for a forked child; counts begin anew."""
@@ -235,7 +254,6 @@ class Capture:
         self._queue = deque()
         self.is_delivering = False
         self._flushing = set()
-        self._reported_open = False
         self.rows = 0
         self.recorder_at_begin = RecorderCounters()
         self.sinks = [
@@ -260,13 +278,3 @@ def _open_calls(batch: Batch) -> OpenCalls:
     copies = batch.take(slice(batch.closed, None))
     calls = traced_calls(copies)
     return OpenCalls(copies.event_id[calls], copies.start_ns[calls], copies.caller[calls])
-
-
-def _open_for(batch: Batch, open_range_s: float) -> Batch:
-    """The open ranges among a batch's copies that have been open for so long.
-
-    Their own times are compared, which are monotonic: a wall clock that is set changes nothing.
-    """
-    copies = slice(batch.closed, None)
-    is_long = batch.end_ns[copies] - batch.start_ns[copies] >= int(open_range_s * 1e9)
-    return batch.take(copies).take(is_long)

@@ -15,13 +15,10 @@ from functools import partial
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, Extra
-from otel_recfn.model.python_calls import together
+from otel_recfn.model.python_calls import common_choice
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.session.capture import Capture
 from otel_recfn.sources.protocol import Wanted
-
-CHECKS = 4
-"""The number of looks for open ranges within the time after which one is reported."""
 
 
 class Captures:
@@ -38,7 +35,6 @@ class Captures:
         """
         self.ending: set[Capture] = set()
         """The captures that are being stopped, running or not."""
-        self._checked_s = time.monotonic()
 
     def __iter__(self) -> Iterator[Capture]:
         return iter(list(self._running))
@@ -55,18 +51,15 @@ class Captures:
         A look asks for copies of all open ranges, even if nothing else is drained, because a hang
         is silent.
         """
-        shortest = min(
-            (capture.open_range_s for capture in self if capture.open_range_s is not None),
-            default=None,
-        )
-        return shortest is not None and time.monotonic() - self._checked_s >= shortest / CHECKS
+        now_s = time.monotonic()
+        return any(capture.is_check_due(now_s) for capture in self)
 
     def begin(self, capture: Capture) -> bool:
         """Add the first capture; False if there are others."""
         if self._running:
             return False
         self.need_views = not capture.selected.is_all_that_is_recorded
-        self._running.append(capture)
+        self._add(capture)
         return True
 
     def join(self, capture: Capture, batch: Batch | None, since_serial: int) -> None:
@@ -84,9 +77,13 @@ class Captures:
                     other.selection.continue_after(batch)
             capture.selection.start_after(batch, since_serial)
         self.need_views = True
-        self._running.append(capture)
+        self._add(capture)
         for each in self:
             each.is_used = True
+
+    def _add(self, capture: Capture) -> None:
+        capture.begin_checks(time.monotonic())
+        self._running.append(capture)
 
     def leave(self, capture: Capture) -> None:
         """Remove a capture, which gets no more batches. Nothing if it isn't there."""
@@ -101,12 +98,11 @@ class Captures:
             leaving: a capture that gets open ranges as partial ones, as it ends.
             reports_open: whether captures report ranges that have been open for long.
         """
-        if reports_open:
-            self._checked_s = time.monotonic()
+        check_s = time.monotonic() if reports_open else None
         for capture in self:
             copies = reports_open or capture.traces_calls
             view = partial(capture.selection.view, last=capture is leaving, copies=copies)
-            capture.put(batch, view if self.need_views else None, reports_open)
+            capture.put(batch, view if self.need_views else None, check_s)
         # Only when all have queued it: a sink that is written to may drain, or end a capture.
         for capture in self:
             capture.deliver()
@@ -148,7 +144,7 @@ class Captures:
             sources=sources,
             profilers=any(selected.profiler is not None for selected in selections),
             exposed=exposed[-1] if exposed else None,
-            calls=together(
+            calls=common_choice(
                 [
                     selected.calls
                     for selected in selections

@@ -9,23 +9,44 @@ Each is logged once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 
 from otel_recfn.model.batch import Batch
 from otel_recfn.session.deadlines import seconds_to
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.support.interruptions import ignoring_errors, raised_by_signal_handler
 from otel_recfn.support.logs import log
+from otel_recfn.support.safe_texts import safe_exception, safe_repr
 from otel_recfn.support.signal_handlers import calling_out
-from otel_recfn.support.texts import safe_exception, safe_repr
+
+CHECKS = 4
+"""The number of looks for open ranges within the time after which one is reported."""
 
 
 class GuardedSink:
-    """A sink with the count of what it took, whose methods never raise."""
+    """A sink with the count of what it took, whose methods never raise.
 
-    def __init__(self, sink: Sink) -> None:
+    Args:
+        sink: the sink.
+        open_range_s: the capture's, for sinks without one of their own; None: no sink gets open
+            ranges.
+    """
+
+    def __init__(self, sink: Sink, open_range_s: float | None = None) -> None:
         self.sink = sink
+        self._capture_open_range_s = open_range_s
+        self._open_range_s = math.inf
+        """The number of seconds after which an open range is reported to the sink."""
+        if open_range_s is not None:
+            own = sink.open_range_s
+            self._open_range_s = open_range_s if own is None else min(own, open_range_s)
+        self._checked_s = 0.0
+        """When open ranges were last looked for, as ``time.monotonic()``."""
+        self._reported_open = False
+        """Whether the last report had ranges."""
         self.is_removed = False
         """Whether the sink has raised, and is no longer called."""
         is_ours = type(sink).__module__.startswith("otel_recfn.")
@@ -39,11 +60,36 @@ class GuardedSink:
         self._last_counters: dict[str, int] = {}
         self._logged: set[str] = set()
 
-    def write(self, batch: Batch) -> None:
-        """Write a batch to the sink."""
+    def write(self, batch: Batch, long_open: Batch | None = None) -> None:
+        """Write a batch to the sink, with the ranges that are reported as open for long."""
         with self.guarded():
-            self.sink.write(batch)
+            with_report = batch if long_open is None else replace(batch, long_open=long_open)
+            self.sink.write(with_report)
             self._rows += len(batch)
+
+    def begin_checks(self, now_s: float) -> None:
+        """Look for open ranges for the first time a while after this moment."""
+        self._checked_s = now_s
+
+    def is_check_due(self, now_s: float) -> bool:
+        """Whether it is time to look for ranges that are open for long."""
+        return not self.is_removed and now_s - self._checked_s >= self._open_range_s / CHECKS
+
+    def open_report(self, copies: Batch, now_s: float) -> Batch | None:
+        """The ranges that have been open for long, of these copies of open ranges; None if nothing
+        is to be reported now.
+
+        After a report the sink hears once that there are none any more.
+        """
+        if not self.is_check_due(now_s):
+            return None
+        self._checked_s = now_s
+        # Their own times are compared, which are monotonic: a wall clock that is set changes
+        # nothing.
+        long_ns = int(self._open_range_s * 1e9)
+        found = copies.take(copies.end_ns - copies.start_ns >= long_ns)
+        had_some, self._reported_open = self._reported_open, len(found) > 0
+        return found if had_some or self._reported_open else None
 
     def flush(self, deadline: float) -> bool:
         """Flush the sink; False if it raises, or the time isn't enough."""
@@ -79,7 +125,11 @@ class GuardedSink:
         fresh = None
         with self.guarded():
             fresh = self.sink.after_fork_in_child()
-        return GuardedSink(fresh) if fresh is not None else None
+        if fresh is None:
+            return None
+        guarded = GuardedSink(fresh, self._capture_open_range_s)
+        guarded.begin_checks(self._checked_s)
+        return guarded
 
     @contextmanager
     def guarded(self, message: str = "") -> Iterator[None]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
+from otel_recfn import _native
 from otel_recfn.batches.selection import Selected, Selection
+from otel_recfn.batches.wall import Block
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.pytorch import profilers
@@ -37,6 +41,8 @@ class KeptRecording:
         self.store = EventStore(max_events)
         self.capture: Capture | None = None
         """The capture that records, or that recorded last; None if none has begun."""
+        self._block = Block(0, 0)
+        """The block that is or was recorded; without an end while it runs."""
         self.called: CalledObjects | None = None
         """The modules and optimizers that were called; None if calls aren't recorded."""
 
@@ -53,6 +59,13 @@ class KeptRecording:
             self._retained_spans = self.capture.retained_spans
             if self._displayed.extras & Extra.MEMORY:
                 profilers.keep_memory(self.capture)
+            # The last statement: starting is no part of the block.
+            self._block = Block(
+                start_ns=_native.moment().unix_ns,
+                end_ns=0,
+                thread=threading.get_native_id(),
+                thread_name=threading.current_thread().name,
+            )
         except BaseException:
             self.finish()
             raise
@@ -61,6 +74,9 @@ class KeptRecording:
         """End the recording, which stays readable. Does nothing if none runs."""
         if not self._is_running:
             return
+        self._block = self._block._replace(
+            end_ns=_native.moment().unix_ns, end_thread=threading.get_native_id()
+        )
         if self.capture is not None:
             process_session().stop(self.capture, STOP_SECONDS)
             profilers.release_memory(self.capture)
@@ -72,6 +88,13 @@ class KeptRecording:
         """Fetch the rows that were recorded up to now."""
         if self._is_running and self.capture is not None:
             process_session().flush(self.capture, STOP_SECONDS)
+
+    @property
+    def block(self) -> Block:
+        """The block that was recorded; up to now while it runs."""
+        if self._block.end_ns:
+            return self._block
+        return self._block._replace(end_ns=_native.moment().unix_ns)
 
     def rows(self) -> Batch:
         """The rows that were fetched, without those that only a Chrome trace shows."""

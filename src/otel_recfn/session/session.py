@@ -40,13 +40,13 @@ from otel_recfn.session.sources import Sources, process_sources
 from otel_recfn.session.unused_ranges import UnusedRanges
 from otel_recfn.sources.protocol import Source
 from otel_recfn.sources.steps import end_open_steps
+from otel_recfn.support.exceptions import add_control_flow
 from otel_recfn.support.forks import ForkSafeLock, Order, around_forks, follow_fork
 from otel_recfn.support.locks import acquire_into
 from otel_recfn.support.logs import log
 from otel_recfn.support.seen_spans import seen_spans
 from otel_recfn.support.signal_handlers import calling, log_refused
 from otel_recfn.support.span_log import span_log
-from otel_recfn.support.texts import add_control_flow
 
 EXIT_SECONDS = 1.0
 """The seconds that an exit may take in addition to ``exit_timeout_s``, which is for the backend."""
@@ -180,12 +180,12 @@ class Session:
         if wanted is None:
             self._recorder.stop()
             if not self._captures:
-                span_log.want(False)
+                span_log.set_wanted(False)
             return
         naming = [each for each in self._captures if each.names_spans]
         for each in naming:
             each.retained_spans = seen_spans.retain()
-        span_log.want(bool(naming))
+        span_log.set_wanted(bool(naming))
         self._sampled_alone = self._captures.sampled_alone
         self._recorder.start(
             wanted.scopes, self._captures.buffer_bytes(), wanted.extras, self._sampled_alone

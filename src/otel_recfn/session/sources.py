@@ -21,6 +21,7 @@ from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sources.calls import CallSource, ProgramTexts
 from otel_recfn.sources.otel_context import ContextWatcher
 from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.sources.python_samples import PythonSamples
 from otel_recfn.support.interruptions import raised_by_signal_handler
 from otel_recfn.support.logs import log
 
@@ -39,6 +40,7 @@ def process_sources(recorder: Recorder) -> list[Source]:
         modules,
         Compilations(),
         CallSource(texts),
+        PythonSamples(),
     ]
 
 
@@ -72,7 +74,7 @@ class Sources:
         return sorted(
             {
                 switch.source.needs
-                for switch in self._wanted(asked)
+                for switch in self._wanted_switches(asked)
                 if switch.source.needs is not None
             }
         )
@@ -82,7 +84,7 @@ class Sources:
 
         May take seconds.
         """
-        for switch in self._wanted(asked):
+        for switch in self._wanted_switches(asked):
             if switch.source.needs == module:
                 switch.prepared = bool(self._guarded(switch, switch.source.prepare))
 
@@ -106,7 +108,7 @@ class Sources:
             if switch.enabled_with is not None and switch.source.check is not None:
                 self._guarded(switch, partial(switch.source.check, last=last))
 
-    def _wanted(self, asked: frozenset[EventSource]) -> list[_Switch]:
+    def _wanted_switches(self, asked: frozenset[EventSource]) -> list[_Switch]:
         return [switch for switch in self._switches if switch.is_wanted(asked)]
 
     def _guarded(self, switch: _Switch, call: Callable[[], Any]) -> Any:

@@ -23,7 +23,7 @@ BUDGETS = ("ordinary_span_budget", "span_budget", "trace_span_budget")
 IGNORED = "It is ignored, as if it were not set"
 
 
-def checked(settings: Iterable[Setting], keywords: Mapping[str, Any]) -> dict[str, Any]:
+def check_keywords(settings: Iterable[Setting], keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The values of keywords as they are kept.
 
     Raises:
@@ -36,7 +36,7 @@ def checked(settings: Iterable[Setting], keywords: Mapping[str, Any]) -> dict[st
             for name in unknown
         ]
         raise SettingError(". ".join(messages))
-    return {name: by_name[name].kind.checked(name, value) for name, value in keywords.items()}
+    return {name: by_name[name].kind.check_value(name, value) for name, value in keywords.items()}
 
 
 def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:
@@ -73,7 +73,7 @@ def read_variables(settings: Iterable[Setting], environment: Mapping[str, str]) 
         if text:
             variables[setting.name] = setting.variable
             try:
-                found[setting.name] = setting.kind.parsed(setting.variable, text)
+                found[setting.name] = setting.kind.parse_text(setting.variable, text)
             except SettingError as error:
                 messages.append(f"{error}. {IGNORED}")
     while contradiction := contradiction_in(found, variables):

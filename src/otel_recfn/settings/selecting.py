@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from otel_recfn.batches.selection import Selected
 
 
-def selected(settings: Settings | ProfileSettings) -> Selected:
+def select_by_settings(settings: Settings | ProfileSettings) -> Selected:
     """The scopes, extras and sources that the settings select."""
     # It imports numpy, and a program may record nothing.
     from otel_recfn.batches.selection import RECORD_FUNCTIONS, Selected

@@ -42,15 +42,15 @@ def setting(default: T, kind: Kind[T], meaning: str, **more: Any) -> T:
     return field(default=default, metadata={"kind": kind, "meaning": meaning, **more})
 
 
-def settings_of(table: type, **more: Any) -> tuple[Setting, ...]:
+def field_settings(table: type, **more: Any) -> tuple[Setting, ...]:
     """The settings that are the fields of a dataclass.
 
     ``more`` has fields of ``Setting`` that all of them share.
     """
-    return tuple([_setting_of(each, more) for each in fields(table)])
+    return tuple([_field_setting(each, more) for each in fields(table)])
 
 
-def _setting_of(each: Field[Any], more: Mapping[str, Any]) -> Setting:
+def _field_setting(each: Field[Any], more: Mapping[str, Any]) -> Setting:
     known = {"default_in_words": str(each.default).lower(), **each.metadata, **more}
     return Setting(each.name, each.default, **known)
 

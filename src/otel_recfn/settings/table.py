@@ -18,8 +18,8 @@ from otel_recfn.model.events import EventSource, Extra
 from otel_recfn.model.python_calls import PythonCalls
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, PROFILE_BUFFER_BYTES
 from otel_recfn.settings import values
-from otel_recfn.settings.checking import checked, contradiction_in, read_variables
-from otel_recfn.settings.setting import setting, settings_of
+from otel_recfn.settings.checking import check_keywords, contradiction_in, read_variables
+from otel_recfn.settings.setting import field_settings, setting
 
 if TYPE_CHECKING:
     from otel_recfn.model.events import RecordScope
@@ -173,7 +173,7 @@ class Settings:
         60.0,
         values.SECONDS,
         "the number of seconds after which an operation that is still open is shown before it"
-        " ends, so that a hang can be seen. `None`: never",
+        " ends, so that a hang can be seen; in a Chrome trace after a second. `None`: never",
     )
 
     @classmethod
@@ -189,7 +189,7 @@ class Settings:
             SettingError: a keyword isn't allowed.
         """
         variables = os.environ if environment is None else environment
-        found = read_variables(SETTINGS, variables).values | checked(SETTINGS, keywords)
+        found = read_variables(SETTINGS, variables).values | check_keywords(SETTINGS, keywords)
         if contradiction := contradiction_in(keywords):
             raise SettingError(contradiction.message)
         budgets = values.DETAILS[found.get("detail", "normal")]
@@ -229,6 +229,13 @@ class ProfileSettings:
         " in other threads. While a torch.profiler is active in a thread, PyTorch reports to that"
         " profiler alone",
         selects=Extra.MEMORY,
+    )
+    outside: bool = setting(
+        True,
+        values.BOOL,
+        "whether to sample, 50 times a second, which Python functions run in threads that record"
+        " nothing at the moment. Not where `python_calls` shows them exactly",
+        selects=Extra.SAMPLES,
     )
     modules: bool = MODULES
     python_calls: bool | PythonCalls = PYTHON_CALLS
@@ -272,11 +279,11 @@ class ProfileSettings:
         Raises:
             SettingError: one isn't allowed.
         """
-        found = checked(PROFILE_SETTINGS, keywords)
+        found = check_keywords(PROFILE_SETTINGS, keywords)
         if found.get("with_modules") is not None:
             found["modules"] = found["with_modules"]
         return cls(**found)
 
 
-SETTINGS = settings_of(Settings)
-PROFILE_SETTINGS = settings_of(ProfileSettings, environment=False)
+SETTINGS = field_settings(Settings)
+PROFILE_SETTINGS = field_settings(ProfileSettings, environment=False)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from otel_recfn.errors import SettingError
 from otel_recfn.model.events import RecordScope
 from otel_recfn.model.python_calls import PythonCalls
-from otel_recfn.support.texts import safe_repr
+from otel_recfn.support.safe_texts import safe_repr
 
 if TYPE_CHECKING:
     from otel_recfn.sinks.protocol import Sink
@@ -61,7 +61,7 @@ class Kind(Generic[T]):
     check: Callable[[Any], T]
     parse: Callable[[str], Any] = str
 
-    def checked(self, name: str, value: Any) -> T:
+    def check_value(self, name: str, value: Any) -> T:
         """The value for the setting ``name``.
 
         Raises:
@@ -72,7 +72,7 @@ class Kind(Generic[T]):
         except (KeyError, TypeError, ValueError):
             raise _refusal(name, value, self.allowed) from None
 
-    def parsed(self, variable: str, text: str) -> T:
+    def parse_text(self, variable: str, text: str) -> T:
         """The value for the text of an environment variable.
 
         Raises:
@@ -82,7 +82,7 @@ class Kind(Generic[T]):
             value = self.parse(text)
         except (KeyError, ValueError):
             raise _refusal(variable, text, self.allowed) from None
-        return self.checked(variable, value)
+        return self.check_value(variable, value)
 
 
 def _refusal(name: str, value: object, allowed: str) -> SettingError:
@@ -202,13 +202,13 @@ def _activities(value: Any) -> frozenset[str] | None:
     return items
 
 
-def _instance_of(types: tuple[type, ...], value: Any) -> Any:
+def _check_instance(types: tuple[type, ...], value: Any) -> Any:
     if not isinstance(value, types):
         raise TypeError
     return value
 
 
-def _one_of(allowed: Collection[str], value: Any) -> str:
+def _check_choice(allowed: Collection[str], value: Any) -> str:
     if value not in allowed:
         raise ValueError
     return str(value)
@@ -216,7 +216,9 @@ def _one_of(allowed: Collection[str], value: Any) -> str:
 
 def _span_exporter(value: Any) -> Any:
     return (
-        _one_of(SPAN_EXPORTERS, value) if isinstance(value, str) else _object_with("export", value)
+        _check_choice(SPAN_EXPORTERS, value)
+        if isinstance(value, str)
+        else _object_with("export", value)
     )
 
 
@@ -234,7 +236,7 @@ def _parse_bool(text: str) -> bool:
     return meanings[text.lower()]
 
 
-_PARTS_OF_CALLS: dict[str, Callable[[str], Any]] = {
+_CALLS_PARSERS: dict[str, Callable[[str], Any]] = {
     "include": lambda text: [part.strip() for part in text.split(",")],
     "exclude": lambda text: [part.strip() for part in text.split(",")],
     "min_duration_ns": int,
@@ -249,7 +251,7 @@ def _parse_calls(text: str) -> bool | PythonCalls:
         return _parse_bool(text)
     parts = [part.partition("=") for part in text.split(";") if part.strip()]
     return PythonCalls(
-        **{name.strip(): _PARTS_OF_CALLS[name.strip()](value.strip()) for name, _, value in parts}
+        **{name.strip(): _CALLS_PARSERS[name.strip()](value.strip()) for name, _, value in parts}
     )
 
 
@@ -297,18 +299,18 @@ BUDGET: Kind[int | None] = _numbers(
 EVENTS: Kind[int] = _numbers("a whole number from 1", 1, MAX_NUMBER, whole=True)
 BUFFER_BYTES: Kind[int] = _bytes(1 << 12, 1 << 30)
 REQUEST_BYTES: Kind[int] = _bytes(1 << 10, 1 << 26)
-BOOL: Kind[bool] = Kind("True or False", partial(_instance_of, (bool,)), _parse_bool)
+BOOL: Kind[bool] = Kind("True or False", partial(_check_instance, (bool,)), _parse_bool)
 BOOL_OR_NONE: Kind[bool | None] = Kind(
-    "None, True or False", partial(_instance_of, (bool, type(None)))
+    "None, True or False", partial(_check_instance, (bool, type(None)))
 )
 CALLS: Kind[bool | PythonCalls] = Kind(
-    f"True, False, or PythonCalls(...); in the environment some of {', '.join(_PARTS_OF_CALLS)} as"
+    f"True, False, or PythonCalls(...); in the environment some of {', '.join(_CALLS_PARSERS)} as"
     " name=value with semicolons between them: include=my_app,my_lib;max_depth=20",
-    partial(_instance_of, (bool, PythonCalls)),
+    partial(_check_instance, (bool, PythonCalls)),
     _parse_calls,
 )
 SPAN_EXPORTER: Kind[Any] = Kind(
     f"None, {', '.join(SPAN_EXPORTERS)}, or an exporter of spans", _span_exporter, _text_or_none
 )
-DETAIL: Kind[str] = Kind(", ".join(DETAILS), partial(_one_of, DETAILS), str.lower)
-SPAN_NAMES: Kind[str] = Kind("short, torch", partial(_one_of, ("short", "torch")), str.lower)
+DETAIL: Kind[str] = Kind(", ".join(DETAILS), partial(_check_choice, DETAILS), str.lower)
+SPAN_NAMES: Kind[str] = Kind("short, torch", partial(_check_choice, ("short", "torch")), str.lower)

@@ -78,7 +78,7 @@ class GrowingFile:
         """
         self._cut()
         # Without the tail, which is cut off again.
-        before = os.pread(self._own(), min(self.length, COMPARED_BYTES), 0)
+        before = os.pread(self._own_descriptor(), min(self.length, COMPARED_BYTES), 0)
         self._write_at(tail, self.length)
         self._write_at(beginning, 0)
         self._beginning = (beginning + before[len(beginning) :])[:COMPARED_BYTES]
@@ -129,7 +129,7 @@ class GrowingFile:
         """
         # It isn't ours, or its last write failed, which is too late to report.
         with contextlib.suppress(OSError):
-            os.close(self._own())
+            os.close(self._own_descriptor())
         self._fd = -1
 
     def _cut(self) -> None:
@@ -138,16 +138,16 @@ class GrowingFile:
         """
         if self.length == self._written_length:
             self._whole_size = None
-            os.ftruncate(self._own(), self.length)
+            os.ftruncate(self._own_descriptor(), self.length)
 
     def _write_at(self, data: bytes | memoryview, offset: int) -> None:
         with memoryview(data) as view:  # released even if a traceback keeps this frame alive
             done = 0
             while done < len(view):
                 with view[done:] as remaining:
-                    done += os.pwrite(self._own(), remaining, offset + done)
+                    done += os.pwrite(self._own_descriptor(), remaining, offset + done)
 
-    def _own(self) -> int:
+    def _own_descriptor(self) -> int:
         """The descriptor, if it is still ours: a program may close those that it did not open
         (``os.closerange``), and then open a file of its own under the same number.
         """

@@ -59,7 +59,7 @@ class PlainStream:
     def forget(self) -> None:
         """Forget what was put since ``flush``."""
 
-    def alone(self, text: bytes, offset: int) -> bytes:
+    def encode_apart(self, text: bytes, offset: int) -> bytes:
         """The bytes of a text that is not put; texts of one length give as many bytes."""
         return text
 
@@ -91,8 +91,8 @@ class GzipStream(PlainStream):
     def forget(self) -> None:
         self._waiting, self._compressor = bytearray(), None
 
-    def alone(self, text: bytes, offset: int) -> bytes:
-        return _members(text, offset, _stored, lambda room: room - len(_stored(b"")))
+    def encode_apart(self, text: bytes, offset: int) -> bytes:
+        return _members(text, offset, _store_member, lambda room: room - len(_store_member(b"")))
 
     def _compressed(self, text: memoryview) -> bytes:
         if self._compressor is None:
@@ -103,7 +103,7 @@ class GzipStream(PlainStream):
         return block
 
 
-def _stored(text: Data) -> bytes:
+def _store_member(text: Data) -> bytes:
     return struct.pack("<BHH", 1, len(text), len(text) ^ 0xFFFF) + text
 
 

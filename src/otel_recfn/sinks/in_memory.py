@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from otel_recfn.model.batch import Batch, Event, ProgramSpan
+from otel_recfn.model.batch import Batch, Event, ProgramSpan, Sample, Track, TrainingStep
 from otel_recfn.sinks.protocol import Sink
 from otel_recfn.support.forks import ForkSafeLock
 
 MAX_EVENTS = 100_000
 MAX_SPANS = 1 << 14
+MAX_SAMPLES = 1 << 16
 
 
 class EventStore(Sink):
@@ -30,15 +31,17 @@ class EventStore(Sink):
         self._max_events = max_events
         self._batches: deque[Batch] = deque()
         self._spans: deque[ProgramSpan] = deque(maxlen=MAX_SPANS)
+        self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self._rows = self.dropped = 0
         self._lock = ForkSafeLock()
 
     def write(self, batch: Batch) -> None:
         """Store the batch as it is, which costs the drain next to nothing."""
-        if batch.spans:
+        if batch.spans or batch.samples:
             with self._lock:
                 self._spans.extend(batch.spans)
-            batch = replace(batch, spans=())
+                self._samples.extend(batch.samples)
+            batch = replace(batch, spans=(), samples=())
         if not (len(batch) or batch.steps):
             return
         with self._lock:
@@ -77,6 +80,7 @@ class EventStore(Sink):
         """The same sink without the events, which belong to the parent process."""
         self._batches = deque()
         self._spans.clear()
+        self._samples.clear()
         self._rows = self.dropped = 0
         return self
 
@@ -89,6 +93,11 @@ class EventStore(Sink):
         """The newest of the program's spans that began or ended during the capture, in order."""
         with self._lock:
             return list(self._spans)
+
+    def samples(self) -> list[Sample]:
+        """The newest samples of what threads ran in Python, in order."""
+        with self._lock:
+            return list(self._samples)
 
     def take(self) -> list[Batch]:
         """Remove and return the stored batches, in the order in which they came."""
@@ -103,7 +112,22 @@ class EventStore(Sink):
         # Imported late, as it needs the native part, and the sink doesn't.
         from otel_recfn.batches.merging import merged
 
-        return merged(self.batches())
+        batches = self.batches()
+        rows = merged(batches)
+        return replace(rows, steps=_steps(batches, rows.tracks))
+
+
+def _steps(batches: Sequence[Batch], tracks: Sequence[Track]) -> list[TrainingStep]:
+    """The training steps of batches in the threads that rows of theirs have, whose numbers are
+    those in ``tracks``.
+    """
+    index_of = {track.number: index for index, track in enumerate(tracks)}
+    return [
+        step._replace(thread=index_of[batch.tracks[step.thread].number], context=0)
+        for batch in batches
+        for step in batch.steps
+        if batch.tracks[step.thread].number in index_of
+    ]
 
 
 class InMemorySink(EventStore):

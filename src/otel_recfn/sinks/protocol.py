@@ -31,6 +31,11 @@ class Sink(ABC):
     wants them.
     """
 
+    open_range_s: float | None = None
+    """The number of seconds after which ``Batch.long_open`` has an open range; None: the capture's,
+    which it is at most.
+    """
+
     @abstractmethod
     def write(self, batch: Batch) -> None:
         """Take the batch of one drain, which may be empty.

@@ -24,12 +24,12 @@ from typing import Any, TypeAlias
 
 from otel_recfn import _native
 from otel_recfn.model.events import EventSource
-from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls, paths_of
+from otel_recfn.model.python_calls import ALL_CALLS, PythonCalls, function_paths
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support import forks
+from otel_recfn.support.code_names import python_call_name
 from otel_recfn.support.forks import Order, OwnThread, around_forks, is_own_thread
 from otel_recfn.support.logs import log
-from otel_recfn.support.texts import python_call_name
 
 # --- the names of calls
 
@@ -54,8 +54,8 @@ class ProgramTexts:
         prefixes: what to take away from the names of files, the longest first.
         own: beginnings of the names of our files, whose calls are not shown, nor what they call.
         own_that_calls: of these, those that call functions of the program, which are shown.
-        asked: endings of the names of files about whose code the tracer asks ``of_code``, at first
-            sight of it.
+        asked: endings of the names of files about whose code the tracer asks ``code_text``, at
+            first sight of it.
         included: files, and folders with a slash at their end, whose functions are shown, as they
             are or without a prefix; all where there are none.
         excluded: those whose functions are not shown.
@@ -74,7 +74,7 @@ class ProgramTexts:
         self, namer: FrameNamer, asked: tuple[str, ...], calls: PythonCalls = ALL_CALLS
     ) -> None:
         self._namer, self.asked = namer, asked
-        self.included, self.excluded = paths_of(calls.include), paths_of(calls.exclude)
+        self.included, self.excluded = function_paths(calls.include), function_paths(calls.exclude)
         self.c_calls, self.call_sites, self.max_depth = (
             calls.c_calls,
             calls.call_sites,
@@ -88,7 +88,7 @@ class ProgramTexts:
         self.prefixes = tuple(sorted(folders, key=len, reverse=True))
         self.own, self.own_that_calls = (OWN,), OWN_THAT_CALLS
 
-    def of_code(self, code: CodeType, line: int) -> str | FrameText:
+    def code_text(self, code: CodeType, line: int) -> str | FrameText:
         """The namer of calls that run this code from that line on."""
         prefix = next(filter(code.co_filename.startswith, self.prefixes), "")
         usual = python_call_name(code.co_filename.removeprefix(prefix), line, code.co_name)
@@ -102,8 +102,8 @@ TOOLS = (4, 3)
 """The tool ids that have no purpose of their own: those of debuggers, coverage and profilers are
 the program's.
 """
-OF_C = ("CALL", "C_RETURN", "C_RAISE")
-WITH_CALL = OF_C[1:]
+C_CALL_EVENTS = ("CALL", "C_RETURN", "C_RAISE")
+C_END_EVENTS = C_CALL_EVENTS[1:]
 """The events that come with ``CALL``."""
 
 
@@ -138,7 +138,7 @@ class Monitoring:
             self._events = {name: getattr(self._sys.events, name) for name in callbacks}
             for name, callback in callbacks.items():
                 self._sys.register_callback(self._tool, self._events[name], callback)
-        left_out = WITH_CALL if c_calls else OF_C
+        left_out = C_END_EVENTS if c_calls else C_CALL_EVENTS
         self._set_events(
             sum([number for name, number in self._events.items() if name not in left_out])
         )

@@ -173,7 +173,9 @@ class ContextWatcher(Source):
                 return
 
     def _stand_in(self, name: str, original: Callable[..., Any]) -> _native.ContextFunction:
-        return _native.ContextFunction(name, original, _variable_called(name, original), self._seen)
+        return _native.ContextFunction(
+            name, original, _variable_called(name, original), self._visible_context
+        )
 
     def _leave(self) -> None:
         for function in self._watched.values():
@@ -181,7 +183,7 @@ class ContextWatcher(Source):
             function.remove()
         self._watched = {}
 
-    def _seen(self, attached: Context) -> Context:
+    def _visible_context(self, attached: Context) -> Context:
         """What the program sees of the attached context.
 
         Called where native code doesn't know. Raises nothing into the program, but for what a

@@ -24,6 +24,7 @@ from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 from otel_recfn import _native
 from otel_recfn.model.events import ContextFlag, EventSource
 from otel_recfn.recording.types import trace_states
+from otel_recfn.sources.steps import StartStep
 from otel_recfn.support.span_ids import span_id as span_id_of
 
 if TYPE_CHECKING:
@@ -92,9 +93,9 @@ class ExposedRanges(NamedTuple):
     """
     is_outside: Callable[[int, int], bool]
     """Whether the span of these ids is current, but not around the ranges of this process."""
-    start_step: Callable[[str, int, str, int], trace.Span | None]
-    """Starts the span of a step, from its name, number, code and begin in Unix nanoseconds; None
-    if nothing takes spans.
+    start_step: StartStep
+    """Starts the span of a step, from its name, number, code and begin in Unix nanoseconds, and
+    the requests that it serves; None if nothing takes spans.
     """
     saw: Callable[[int, int, object], None]
     """Notes that a range begins below a sampled span of the program's, from its ids and itself."""

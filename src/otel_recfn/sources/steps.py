@@ -48,12 +48,14 @@ from otel_recfn.model.events import (
 )
 from otel_recfn.model.generation import Generation
 from otel_recfn.recording.ranges import is_kind, maker, wrap
+from otel_recfn.support.exceptions import exception_attributes, failure, stacktrace_attributes
 from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
 from otel_recfn.support.interruptions import raised_by_signal_handler
 from otel_recfn.support.logs import log
-from otel_recfn.support.texts import exception_attributes, failure, stacktrace_attributes
+from otel_recfn.support.request_batch import BATCH_SIZE, RequestBatch
 
 F = TypeVar("F", bound=Callable[..., Any])
+Block = TypeVar("Block", bound="StepBlock")
 
 USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.STEP), int(EventFlag.ASYNC)
 NUMBERS = range(1 << 63)
@@ -74,52 +76,15 @@ SUPPRESSION_KEYS = tuple(
 """
 
 
-class step:
-    """One step of a loop, such as training or decoding.
+class StepBlock:
+    """A block of the program's that is a step each time it is entered."""
 
-        for number, batch in enumerate(loader):
-            with step("train", number):  # also `async with`
-                ...
+    __slots__ = ("_open",)
 
-        @step("decode")  # also on `async def`
-        def decode(state): ...
-
-    If a tracer provider takes spans, the step is a span: a child of the current span, or the root
-    of a trace. Operations that run in the step are below it. In Chrome traces and profiles the step
-    is a range. An object may be entered again, also while it is open.
-
-    Args:
-        name: the span's name, the same for each step of the loop. Default: ``step``.
-        number: the step's number. Default: the steps of a name are counted from 0.
-
-    Raises:
-        TypeError: ``name`` is not a str.
-        SettingError: ``number`` is not a whole number from 0 to 2**63 - 1.
-    """
-
-    __module__ = "otel_recfn"
-    __slots__ = ("_code", "_open", "name", "number")
-    args = None
-    """None, for code that reads ``args`` of a ``record_function``: a step has no arguments."""
-
-    def __init__(self, name: str | None = None, number: int | None = None) -> None:
-        if name is not None and not isinstance(name, str):
-            raise TypeError(
-                f'step takes a name, a str, not {type(name).__name__}: write step("train", number)'
-            )
-        self.name = UNNAMED_STEP if name is None else name
-        self.number = None if number is None else whole_number(number, "number", NUMBERS)
-        self._code = ""
+    def __init__(self) -> None:
         self._open: list[OpenStep] = []
 
-    @classmethod
-    def _with_code(cls, name: str, number: int | None, code: str) -> step:
-        """A step that is a call of a decorated function."""
-        made = cls(name, number)
-        made._code = code
-        return made
-
-    def __enter__(self) -> step:
+    def __enter__(self: Block) -> Block:
         self._enter(0)
         return self
 
@@ -141,7 +106,7 @@ class step:
         self._open.remove(left)
         left.close(error)
 
-    async def __aenter__(self) -> step:
+    async def __aenter__(self: Block) -> Block:
         self._enter(ASYNC)
         return self
 
@@ -154,19 +119,61 @@ class step:
         self.__exit__(kind, error, traceback)
 
     def _enter(self, flags: int) -> None:
+        """Open a step, if anything records, and put it into ``_open``."""
+        raise NotImplementedError
+
+
+class step(StepBlock):
+    """One step of a loop, such as training or decoding.
+
+        for number, batch in enumerate(loader):
+            with step("train", number):  # also `async with`
+                ...
+
+        @step("decode")  # also on `async def`
+        def decode(state): ...
+
+    If a tracer provider takes spans, the step is a span: a child of the current span, or of that in
+    which the process was started, or the root of a trace. Operations that run in the step are below
+    it. In Chrome traces and profiles the step is a range. An object may be entered again, also
+    while it is open.
+
+    Args:
+        name: the span's name, the same for each step of the loop. Default: ``step``.
+        number: the step's number. Default: the steps of a name are counted from 0.
+
+    Raises:
+        TypeError: ``name`` is not a str.
+        SettingError: ``number`` is not a whole number from 0 to 2**63 - 1.
+    """
+
+    __module__ = "otel_recfn"
+    __slots__ = ("_code", "name", "number")
+    args = None
+    """None, for code that reads ``args`` of a ``record_function``: a step has no arguments."""
+
+    def __init__(self, name: str | None = None, number: int | None = None) -> None:
+        super().__init__()
+        if name is not None and not isinstance(name, str):
+            raise TypeError(
+                f'step takes a name, a str, not {type(name).__name__}: write step("train", number)'
+            )
+        self.name = UNNAMED_STEP if name is None else name
+        self.number = None if number is None else whole_number(number, "number", NUMBERS)
+        self._code = ""
+
+    @classmethod
+    def _with_code(cls, name: str, number: int | None, code: str) -> step:
+        """A step that is a call of a decorated function."""
+        made = cls(name, number)
+        made._code = code
+        return made
+
+    def _enter(self, flags: int) -> None:
         number = next(_numbers(self.name)) if self.number is None else self.number
-        start_span = exposed_steps.start_span
-        if start_span is None and not _native.recording():
-            return
-        outer_context = otel_context.get_current()
-        span, ticks, monotonic_ns, unix_ns = None, 0, 0, 0
-        if start_span is not None and not is_suppressed(outer_context):
-            now = _native.moment()
-            ticks, monotonic_ns, unix_ns = now.ticks, now.monotonic_ns, now.unix_ns
-            span = start_span(self.name, number, self._code, unix_ns)
-        opened = OpenStep(span, outer_context, monotonic_ns, unix_ns)
-        opened.begin(self.name, number, flags, self._code, ticks)
-        self._open.append(opened)
+        opened = open_step(self.name, flags, number, self._code)
+        if opened is not None:
+            self._open.append(opened)
 
     def __call__(self, func: F) -> F:
         if inspect.isclass(func) or not callable(func):
@@ -200,10 +207,14 @@ def _numbers(_name: str) -> itertools.count[int]:
 # --- steps that are open
 
 
+StartStep = Callable[[str, int, str, int, RequestBatch | None], trace.Span | None]
+"""The type of ``ExposedRanges.start_step``."""
+
+
 class ExposedSteps:
     """The functions by which steps become spans."""
 
-    start_span: Callable[[str, int, str, int], trace.Span | None] | None = None
+    start_span: StartStep | None = None
     """The function ``ExposedRanges.start_step``; None if steps become no spans."""
     attached: Callable[[], Context] = staticmethod(otel_context.get_current)
     """The context that is attached in the calling task, without what is shown in its place."""
@@ -211,6 +222,33 @@ class ExposedSteps:
 
 exposed_steps = ExposedSteps()
 """The process's, set by the capture that makes spans."""
+
+
+def open_step(
+    name: str, flags: int, number: int = -1, code: str = "", requests: RequestBatch | None = None
+) -> OpenStep | None:
+    """Enter a step in the calling task; None if nothing records.
+
+    Args:
+        name: of its span and range.
+        flags: its EventFlag bits.
+        number: -1 for none.
+        code: what it is a call of, as ``_native.begin`` takes it; empty if it is none.
+        requests: those that it serves, if it is a batch that may get a span.
+    """
+    start_span = exposed_steps.start_span
+    if start_span is None and not _native.recording():
+        return None
+    outer_context = otel_context.get_current()
+    if start_span is None or is_suppressed(outer_context):
+        opened = OpenStep(None, outer_context, 0, 0)
+        opened.begin(name, number, flags, code, 0)
+        return opened
+    now = _native.moment()
+    span = start_span(name, number, code, now.unix_ns, requests)
+    opened = OpenStep(span, outer_context, now.monotonic_ns, now.unix_ns, requests)
+    opened.begin(name, number, flags, code, now.ticks)
+    return opened
 
 
 class OpenStep:
@@ -229,18 +267,26 @@ class OpenStep:
         "event_id",
         "generation",
         "outer",
+        "requests",
         "shown",
         "span",
     )
 
     def __init__(
-        self, span: trace.Span | None, outer_context: Context, monotonic_ns: int, unix_ns: int
+        self,
+        span: trace.Span | None,
+        outer_context: Context,
+        monotonic_ns: int,
+        unix_ns: int,
+        requests: RequestBatch | None = None,
     ) -> None:
         self.began_ns, self._unix_ns = monotonic_ns, unix_ns
-        """When it began, in monotonic and in Unix nanoseconds, if it has a span."""
+        """When it began, in monotonic and in Unix nanoseconds, if it may have a span."""
         self.span, self.outer = span, innermost_step()
         self._unended = [span] if span is not None else []
         """The span until it is ended, by whoever takes it out."""
+        self.requests = requests
+        """The requests that it serves, if it is a batch."""
         self.begins = self.ended = False
         """Whether its range is about to begin."""
         self.shown: Any = None
@@ -253,6 +299,7 @@ class OpenStep:
         if span is not None:
             seen = trace.set_span_in_context(span, outer_context)
             self.shown = _native.show_step(span, exposed_steps.attached(), seen)
+        if span is not None or requests is not None:
             _open_steps[id(self)] = self
         _native.set_context_variable(_innermost, self)
 
@@ -274,6 +321,8 @@ class OpenStep:
         _native.context_attached(object())
         if self.span is not None and self.event_id:
             self.span.set_attribute("recfn.event_id", self.event_id)
+        if self.span is not None and self.requests is not None:
+            self.span.set_attribute(BATCH_SIZE, self.requests.size)
 
     def close(self, error: BaseException | None) -> None:
         """End the step, in whatever task or thread."""
@@ -284,26 +333,32 @@ class OpenStep:
             _native.leave(self.entered)
         text, stacktrace = failure(error)
         ticks = duration_ns = 0
-        if self.span is not None:
+        if self.began_ns:
             now = _native.moment()
             ticks, duration_ns = now.ticks, now.monotonic_ns - self.began_ns
         cpu_time_ns = _native.end(self.event_id, text, stacktrace=stacktrace, at=ticks)
         if self.shown is not None:
             _native.end_step(self.shown)
-            _open_steps.pop(id(self), None)
+        _open_steps.pop(id(self), None)
+        end_ns, waited_ns = self._unix_ns + duration_ns, wait_time_ns(duration_ns, cpu_time_ns)
+        # Before its span ends, because the sink takes it then.
+        if self.requests is not None:
+            self.requests.end(end_ns, text, waited_ns)
         for span in self._taken_span():
             if cpu_time_ns >= 0:
                 span.set_attribute(CPU_TIME, cpu_time_ns)
-            if waited_ns := wait_time_ns(duration_ns, cpu_time_ns):
+            if waited_ns:
                 span.set_attribute(WAIT_TIME, waited_ns)
-            self._end_span(span, self._unix_ns + duration_ns, text, stacktrace)
+            self._end_span(span, end_ns, text, stacktrace)
 
     def end_span_now(self) -> None:
         """End the span while the step goes on, since nobody will take it later."""
-        duration_ns = _native.moment().monotonic_ns - self.began_ns
+        end_ns = self._unix_ns + _native.moment().monotonic_ns - self.began_ns
+        if self.requests is not None:
+            self.requests.end(end_ns, is_partial=True)
         for span in self._taken_span():
             span.set_attribute(PARTIAL, True)
-            self._end_span(span, self._unix_ns + duration_ns)
+            self._end_span(span, end_ns)
 
     def add_token(self, number: int, end_ns: int, attributes: Mapping[str, Any]) -> None:
         """Add a call that decodes below its span, as ``Generation.add`` takes it.
@@ -345,7 +400,7 @@ class OpenStep:
 _generating = ForkSafeLock()
 """The lock for the generations of steps, in which several threads may decode."""
 _open_steps: WeakValueDictionary[int, OpenStep] = WeakValueDictionary()
-"""The steps that are open, with a span."""
+"""The steps that are open, with a span, or for requests that get one."""
 around_forks(Order.THREAD_STATE, in_child=_open_steps.clear)  # the parent ends its own
 
 

@@ -32,7 +32,7 @@ class WeakIdentityMap(Generic[V]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def living(self) -> list[Any]:
+    def living_keys(self) -> list[Any]:
         """The keys that live now."""
         return [
             key for reference, _ in list(self._entries.values()) if (key := reference()) is not None

@@ -144,7 +144,7 @@ def is_beginning() -> bool:
     return is_inheriting or inherited_here() is not None
 
 
-def number_of(variables: Iterable[str]) -> int | None:
+def number_in_environment(variables: Iterable[str]) -> int | None:
     """The number in the first of the variables that has one; None if none has."""
     texts = [os.environ.get(variable, "") for variable in variables]
     return next(
@@ -163,11 +163,11 @@ def addition(child: bool = False) -> str:
 
     ``child``: it is known to be a child.
     """
-    rank, restarts = number_of((*RANK, *LOCAL_RANK)), number_of(RESTARTS)
-    of_rank = (
+    rank, restarts = number_in_environment((*RANK, *LOCAL_RANK)), number_in_environment(RESTARTS)
+    rank_part = (
         f".rank{rank}" + (f".restart{restarts}" if restarts else "") if rank is not None else ""
     )
-    return of_rank + (f".pid{os.getpid()}" if child or is_child() else "")
+    return rank_part + (f".pid{os.getpid()}" if child or is_child() else "")
 
 
 # --- what the parent gave, in a child that wasn't forked

@@ -102,13 +102,13 @@ class SeenSpans:
             if span is None:
                 continue
             try:
-                of_span = span.get_span_context()
+                span_context = span.get_span_context()
             except Exception as error:  # the program's own class of spans
                 if raised_by_signal_handler(error):
                     raise
                 continue
-            if of_span.is_valid:
-                self.became_current(of_span.trace_id, of_span.span_id, span)
+            if span_context.is_valid:
+                self.became_current(span_context.trace_id, span_context.span_id, span)
 
     def _found_current(self, key: Key) -> Any:
         current = self._current.get(key)

@@ -82,7 +82,7 @@ class SpanLog:
         self._nesting: dict[int, dict[Key, _OpenSpan]] = {}
         """Those that nest in the spans of their thread so far, by its id."""
 
-    def want(self, wanted: bool) -> None:
+    def set_wanted(self, wanted: bool) -> None:
         """Log from now on, or no longer."""
         if self.is_wanted != wanted:
             self.is_wanted = wanted

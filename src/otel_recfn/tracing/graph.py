@@ -54,7 +54,7 @@ class Value:
         return f"%{self.number}"
 
     @property
-    def declared(self) -> str:
+    def with_type(self) -> str:
         """The value with its type."""
         return f"{self} : {self.type}"
 
@@ -75,7 +75,7 @@ class Node:
     source: Source | None = None
 
     def __str__(self) -> str:
-        outputs_text = ", ".join(each.declared for each in self.outputs)
+        outputs_text = ", ".join(each.with_type for each in self.outputs)
         text = f"{outputs_text} = {self.kind}" if outputs_text else self.kind
         text += (
             f"[value={_text(self.constant)}]()"
@@ -125,7 +125,7 @@ class Graph:
     __hash__ = None  # type: ignore[assignment]  # it has an order of nodes that may grow
 
     def __str__(self) -> str:
-        lines = [f"graph({', '.join(each.declared for each in self.inputs)}):"]
+        lines = [f"graph({', '.join(each.with_type for each in self.inputs)}):"]
         lines += [f"  {node}" for node in self.nodes]
         return "\n".join([*lines, f"  return ({', '.join(map(str, self.outputs))})"])
 
@@ -295,7 +295,7 @@ class Tracer:
         data = _data(written)
         with self._lock:
             others = sum(
-                each is not written and _data(each) == data for each in self._known.living()
+                each is not written and _data(each) == data for each in self._known.living_objects()
             )
         if others and data is not None:
             warnings.warn(
@@ -332,16 +332,16 @@ class Tracer:
         parts.
         """
         if isinstance(thing, dict):
-            return self._made_of(
+            return self._assemble(
                 DICT, [each for pair in thing.items() for each in pair], "dict", source
             )
         if isinstance(thing, list | tuple):
             kind, name = (LIST, "list") if isinstance(thing, list) else (TUPLE, "tuple")
-            return self._made_of(kind, thing, name, source)
+            return self._assemble(kind, thing, name, source)
         known = None if type(thing) in PLAIN else self._known.get(thing)
         return known if known is not None else self._constant(thing, source)
 
-    def _made_of(
+    def _assemble(
         self, kind: str, parts: Sequence[Any], type_name: str, source: Source | None
     ) -> Value:
         values = [self._value(each, source) for each in parts]
@@ -401,9 +401,9 @@ class KnownValues:
         except TypeError:  # numpy's scalars, for instance
             self._values[id(thing)] = (thing, value)
 
-    def living(self) -> list[Any]:
+    def living_objects(self) -> list[Any]:
         """The objects that live now."""
-        return [*self._weak.living(), *(thing for thing, _ in self._values.values())]
+        return [*self._weak.living_keys(), *(thing for thing, _ in self._values.values())]
 
 
 def _data(tensor: Any) -> tuple[str, int] | None:

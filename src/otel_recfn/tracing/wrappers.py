@@ -41,7 +41,7 @@ from otel_recfn.pytorch.compiling import trace_instead
 from otel_recfn.pytorch.details import find
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.watched import Unwatched, Watched
-from otel_recfn.support.texts import failure
+from otel_recfn.support.exceptions import failure
 from otel_recfn.tracing.graph import Tracer
 
 __all__ = ["Constant", "Library", "Option", "Recorded", "Watched", "torch_library"]
@@ -129,7 +129,7 @@ class Operator:
         step = get_step_callbacks(RecordScope.FUNCTION)
         if not step.callbacks:
             return (
-                self._recorded(state, args, kwargs)
+                self._call_recorded(state, args, kwargs)
                 if _native.recording()
                 else self._call(state, args, kwargs)
             )
@@ -144,7 +144,9 @@ class Operator:
             record_outputs(range_, self._results(result))
         return result
 
-    def _recorded(self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_recorded(
+        self, state: ThreadState, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Call the operator in a range for the recorder alone, which takes half as long as a
         RecordFunction.
         """
@@ -175,9 +177,9 @@ class Operator:
         tracer = state.tracer
         if tracer is None or self._node is None or not tracer.open or state.in_callback:
             return self.target(*args, **kwargs)
-        return self._traced(state, tracer, self._node, args, kwargs)
+        return self._call_traced(state, tracer, self._node, args, kwargs)
 
-    def _traced(
+    def _call_traced(
         self,
         state: ThreadState,
         tracer: Tracer,

@@ -133,7 +133,7 @@ def batch_of(rows: Sequence[Row], scope: RecordScope | None = None) -> Batch:
     All have the ``scope``, if one is given: operators (``FUNCTION``) that only call another one
     have no span, ranges of ``USER_SCOPE`` have.
     """
-    told = [
+    fields = [
         {
             "event_id": row.event_id,
             **CALLED.get(row.name, {"name": f"name {row.name}"}),
@@ -150,7 +150,7 @@ def batch_of(rows: Sequence[Row], scope: RecordScope | None = None) -> Batch:
     ]
     # Also of ranges that lie in each other.
     parent = np.array([row.parent for row in rows], np.uint64)
-    batch = make_batch(told)
+    batch = make_batch(fields)
     return replace(batch, parent=parent, root=np.where(parent == 0, batch.event_id, parent))
 
 

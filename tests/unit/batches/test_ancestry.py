@@ -112,7 +112,7 @@ class Recording:
     def expected(self, view: View) -> dict[int, int]:
         number = {row["event_id"]: index for index, row in enumerate(self.rows)}
 
-        def seen(event_id: int) -> bool:
+        def is_seen(event_id: int) -> bool:
             return number[event_id] >= view.began and bool(
                 view.mask >> self.rows[number[event_id]]["scope"] & 1
             )
@@ -120,12 +120,12 @@ class Recording:
         def nearest(event_id: int) -> int:
             return (
                 event_id
-                if not event_id or seen(event_id)
+                if not event_id or is_seen(event_id)
                 else nearest(self.rows[number[event_id]]["parent"])
             )
 
         return {
-            row["event_id"]: nearest(row["parent"]) for row in self.rows if seen(row["event_id"])
+            row["event_id"]: nearest(row["parent"]) for row in self.rows if is_seen(row["event_id"])
         }
 
     def with_spans_between(self, view: View) -> set[int]:
@@ -146,16 +146,16 @@ def _without_copies(batch: Batch) -> Batch:
 
 def check_forest(view: View) -> None:
     roots: dict[int, int] = {}
-    told: list[int] = []
+    announced: list[int] = []
     parents = view.parents()
     for batch in view.batches:
-        told += [each.event_id for each in batch.opened]
+        announced += [each.event_id for each in batch.opened]
         for event in batch.events():
             roots[event.event_id] = event.root
-            assert event.root in told, "a row came before its root was announced"
+            assert event.root in announced, "a row came before its root was announced"
     assert sum(len(batch) for batch in view.batches) == len(parents), "a range came twice"
-    assert len(told) == len(set(told)), "a range was announced twice"
-    assert set(told) == {event_id for event_id, root in roots.items() if root == event_id}
+    assert len(announced) == len(set(announced)), "a range was announced twice"
+    assert set(announced) == {event_id for event_id, root in roots.items() if root == event_id}
     for event_id, parent in parents.items():
         assert not parent or parent in parents, "an orphan"
         assert roots[event_id] in (event_id, roots.get(parent))

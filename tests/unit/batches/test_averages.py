@@ -261,7 +261,7 @@ def test_the_table_takes_what_torchs_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "message"),
     [
         ({"row_limit": "3"}, "row_limit='3' is not allowed; allowed: a whole number from -1"),
         ({"row_limit": None}, "row_limit=None is not allowed"),
@@ -273,8 +273,10 @@ def test_the_table_takes_what_torchs_takes() -> None:
         ({"time_unit": "min"}, "time_unit='min' is not allowed; allowed: None, s, ms, us"),
     ],
 )
-def test_what_the_table_can_not_be_asked_for_is_refused(asked: dict[str, Any], told: str) -> None:
-    with pytest.raises(SettingError, match=told):
+def test_what_the_table_can_not_be_asked_for_is_refused(
+    asked: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingError, match=message):
         key_averages(make_batch(TREE)).table(**asked)
 
 

@@ -17,7 +17,7 @@ from helpers.batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.batches.averages import key_averages
 from otel_recfn.batches.build_tree import By, build_tree
 from otel_recfn.batches.call_tree import CallTree
-from otel_recfn.batches.measures import nesting, self_times
+from otel_recfn.batches.measures import find_nesting, self_times
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import EventFlag, RowKind
@@ -79,7 +79,7 @@ def paths_of(batch: Batch, by: By) -> dict[tuple[str, ...], Expected]:
     """By definition, range by range."""
     events = {event.event_id: event for event in batch.events() if event.kind == RowKind.RANGE}
     own = dict(
-        zip(batch.event_id.tolist(), self_times(batch, nesting(batch)).tolist(), strict=True)
+        zip(batch.event_id.tolist(), self_times(batch, find_nesting(batch)).tolist(), strict=True)
     )
     found: dict[tuple[str, ...], Expected] = defaultdict(Expected)
     for event in events.values():
@@ -139,22 +139,22 @@ SMALL = [
 ]
 
 
-def shown(text: str) -> list[str]:
+def names_shown(text: str) -> list[str]:
     """The names in a table, with their indentation."""
     return [found[0] for line in text.splitlines()[3:] if (found := re.match(r" *[^- ]+", line))]
 
 
 class TestText:
     def test_paths_are_indented_and_the_longest_come_first(self) -> None:
-        assert shown(str(build_tree(batch_of(SMALL)))) == ["step", "  b", "    inner", "  a"]
+        assert names_shown(str(build_tree(batch_of(SMALL)))) == ["step", "  b", "    inner", "  a"]
 
     def test_of_few_rows_those_with_the_most_time_are_shown_with_what_they_lie_in(self) -> None:
         text = build_tree(batch_of(SMALL)).table(row_limit=2)
-        assert shown(text) == ["step", "  b", "2"]
+        assert names_shown(text) == ["step", "  b", "2"]
         assert text.endswith("2 more paths are not shown\n")
 
     def test_no_deeper_than_asked(self) -> None:
-        assert shown(build_tree(batch_of(SMALL)).table(max_depth=2))[:-1] == [
+        assert names_shown(build_tree(batch_of(SMALL)).table(max_depth=2))[:-1] == [
             "step",
             "  b",
             "  a",
@@ -175,11 +175,11 @@ class TestText:
             build_tree(batch_of(SMALL), "scope")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("worked_ms", "shown"), [(2, True), (8, False), (None, False)])
+@pytest.mark.parametrize(("worked_ms", "names_shown"), [(2, True), (8, False), (None, False)])
 def test_tables_show_waiting_where_it_is_most_of_something(
-    worked_ms: int | None, shown: bool
+    worked_ms: int | None, names_shown: bool
 ) -> None:
     worked = {} if worked_ms is None else {"cpu_time_ns": worked_ms * 1_000_000}
     batch = make_batch([{"name": "call", "start_ns": 5, "end_ns": 5 + 10_000_000, **worked}])
     for table in (str(build_tree(batch)), key_averages(batch).table()):
-        assert ("Waited" in table, "8.000ms" in table) == (shown, shown)
+        assert ("Waited" in table, "8.000ms" in table) == (names_shown, names_shown)

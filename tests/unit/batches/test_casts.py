@@ -48,7 +48,7 @@ ALL_SOURCES = RECORD_FUNCTIONS | {EventSource.MODULE, EventSource.PYTHON_CALL}
 class Watched(np.ndarray[Any, Any]):
     """An array that notes where an operation casts it, or an array that was made of it."""
 
-    found: list[str] = []  # noqa: RUF012 - one list, as arrays are made by numpy
+    casts: list[str] = []  # noqa: RUF012 - one list, as arrays are made by numpy
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
         if method == "__call__":
@@ -58,7 +58,7 @@ class Watched(np.ndarray[Any, Any]):
                 if np.ndim(each) and had != has:
                     where = traceback.extract_stack(sys._getframe(1), 1)[0]
                     place = f"{Path(where.filename).name}:{where.lineno}"
-                    self.found.append(f"{place}: {ufunc.__name__} casts {had} to {has}")
+                    self.casts.append(f"{place}: {ufunc.__name__} casts {had} to {has}")
         keywords["out"] = tuple(map(_plain, keywords["out"])) if keywords.get("out") else None
         result = getattr(ufunc, method)(
             *map(_plain, inputs), **{name: each for name, each in keywords.items() if each}
@@ -86,11 +86,11 @@ def _watched(value: Any) -> Any:
 
 
 @pytest.fixture
-def found() -> Iterator[list[str]]:
+def casts() -> Iterator[list[str]]:
     """The casts."""
-    Watched.found.clear()
-    yield Watched.found
-    Watched.found.clear()
+    Watched.casts.clear()
+    yield Watched.casts
+    Watched.casts.clear()
 
 
 def watched(batch: Batch) -> Batch:
@@ -153,7 +153,7 @@ def view(batch: Batch, tmp_path: Path) -> None:
 
 def put(batch: Batch, tmp_path: Path) -> None:
     capture = Capture(Selected(sources=ALL_SOURCES), [], buffer_bytes=1 << 20, open_range_s=1e-9)
-    capture.put(batch, reports_open=True)
+    capture.put(batch, check_s=1e9)
 
 
 def spans(batch: Batch, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def chrome(batch: Batch, tmp_path: Path) -> None:
 
 
 def metrics(batch: Batch, tmp_path: Path) -> None:
-    SeriesTable().numbers_of(batch)
+    SeriesTable().row_series(batch)
 
 
 def profiles(batch: Batch, tmp_path: Path) -> None:
@@ -185,16 +185,16 @@ def profiles(batch: Batch, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", [view, put, spans, chrome, metrics, profiles])
 def test_no_column_is_cast(
-    stage: Callable[[Batch, Path], None], tmp_path: Path, found: list[str]
+    stage: Callable[[Batch, Path], None], tmp_path: Path, casts: list[str]
 ) -> None:
     stage(a_batch(), tmp_path)
-    assert not found, "\n".join(sorted(set(found)))
+    assert not casts, "\n".join(sorted(set(casts)))
 
 
-def test_casts_are_found(found: list[str]) -> None:
+def test_casts_are_found(casts: list[str]) -> None:
     numbers = np.zeros(3, np.uint8).view(Watched)
     np.where(numbers == 1, numbers, np.uint8(2)) + np.uint8(1)
-    assert not found
+    assert not casts
     numbers == RowKind.RANGE  # noqa: B015 - as it is
     np.where(numbers == 1, numbers, np.uint8(2)) + np.zeros(3, np.int64)
-    assert len(found) == 2
+    assert len(casts) == 2

@@ -145,12 +145,14 @@ def test_a_span_says_what_was_folded_into_it(rows: list[Row], budget: int) -> No
     for place, members in folded_by_place(rows, one).items():
         counts[place.holder] += len(members)
         times[place.holder] += sum(row.duration_ns for row in members if len(place.path) == 1)
-    told = {
+    sums_by_holder = {
         ids[each["span"]]: (each["ranges"], each["duration_ns"])
         for each in one.sums
         if not each["is_whole_unit"] and 0 <= each["span"] < len(ids)
     }
-    assert told == {holder: (counts[holder], times[holder]) for holder in counts if holder}
+    assert sums_by_holder == {
+        holder: (counts[holder], times[holder]) for holder in counts if holder
+    }
     sums = whole_unit(one)
     if sums is not None:
         assert (sums["ranges"], sums["duration_ns"]) == (counts.total(), times.total())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from helpers.batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.batches.build_tree import build_tree
-from otel_recfn.batches.measures import nesting, self_times
+from otel_recfn.batches.measures import find_nesting, self_times
 from otel_recfn.batches.module_tree import MAX_DERIVATIVES
 from otel_recfn.model.batch import Batch, Event
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
@@ -218,7 +218,7 @@ class Expected:
 def expected_of(batch: Batch) -> dict[tuple[str, ...], tuple[int, ...]]:
     model = Model(batch)
     own = dict(
-        zip(batch.event_id.tolist(), self_times(batch, nesting(batch)).tolist(), strict=True)
+        zip(batch.event_id.tolist(), self_times(batch, find_nesting(batch)).tolist(), strict=True)
     )
     found: dict[tuple[str, ...], Expected] = defaultdict(Expected)
     for event in model.events.values():

@@ -49,7 +49,7 @@ def batch() -> Batch:
 
 def test_a_small_batch_is_one_part(batch: Batch) -> None:
     few = batch.take(slice(10))
-    [part] = Parts().of(few)
+    [part] = Parts().cut(few)
     assert part is few
 
 
@@ -59,7 +59,7 @@ def test_parts_are_all_of_a_batch_in_the_order_of_time(
 ) -> None:
     for name, value in (("FIRST_WEIGHT", weight), ("MIN_WEIGHT", weight), ("PART_SECONDS", 0.0)):
         monkeypatch.setattr(parts, name, value)
-    found = list(Parts().of(batch))
+    found = list(Parts().cut(batch))
     assert len(found) > 1
     ids = np.concatenate([part.event_id for part in found])
     assert sorted(ids) == sorted(batch.event_id)

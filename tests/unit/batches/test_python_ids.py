@@ -91,7 +91,7 @@ def batches_of(calls: list[Call], drains: set[int]) -> list[Batch]:
 
 def ids_in(batch: Batch, ids: PythonIds, follows: bool) -> dict[int, tuple[int, int]]:
     """The ids of each call and of its caller, by event id."""
-    found = ids.follow(batch) if follows else ids.of_rows(batch)
+    found = ids.follow(batch) if follows else ids.call_ids(batch)
     if found is None:
         return {}
     return dict(

@@ -350,8 +350,8 @@ def test_every_range_is_planned_where_its_row_says(
         plan, added = stage.plan(batch, own_roots(roots))
         assert sum(added.outcomes) == len(batch)
         events = batch.take(plan.row).events()
-        told = zip(events, plan.parent.tolist(), plan.parent_span.tolist(), strict=True)
-        for event, parent, above in told:
+        fields = zip(events, plan.parent.tolist(), plan.parent_span.tolist(), strict=True)
+        for event, parent, above in fields:
             around = 0 if event.root == event.event_id else event.parent
             in_step = event.context.flags & STEP and event.parent == event.root
             assert parent == (0 if in_step else around)
@@ -432,20 +432,20 @@ def test_it_folds_what_nests_deeper_than_the_stack_of_a_thread() -> None:
     deep = 30_000
     ids = [0, *[make_event_id(1, number) for number in range(1, deep + 1)]]
     rows = [Row(ids[number], ids[number - 1], 1, number, 9) for number in range(deep, 0, -1)]
-    stage, told = Stage(3, 100), list[Decided]()
+    stage, decisions = Stage(3, 100), list[Decided]()
 
     def fold() -> None:
         for batch in cut(rows, [1000, 20_000]):
             stage.add(batch)
         (unit,) = stage.units()
-        told.append(stage.decide([(unit.unit, 2)], [ABOVE], is_partial=False))
+        decisions.append(stage.decide([(unit.unit, 2)], [ABOVE], is_partial=False))
 
     size = threading.stack_size(256 << 10)
     thread = threading.Thread(target=fold)
     thread.start()
     threading.stack_size(size)
     thread.join()
-    assert len(told[0].plan.row) + told[0].sums["ranges"][-1] == deep
+    assert len(decisions[0].plan.row) + decisions[0].sums["ranges"][-1] == deep
 
 
 def test_ranges_that_come_after_very_many_parts_of_them_are_counted_once() -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 from trace_type_text import VALUES, Kernel, kernels, packaged_schemas, written_by_torchgen
 
-from otel_recfn.codegen.rules import ATEN, Facts, facts_of
-from otel_recfn.codegen.schemas import Operator, operators_of
+from otel_recfn.codegen.rules import ATEN, Facts, operator_facts
+from otel_recfn.codegen.schemas import Operator, read_operators
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 
@@ -22,9 +22,9 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kernel]:
 @pytest.fixture(scope="module")
 def ours() -> dict[str, Kernel | None]:
     operators = {
-        str(each.name).removeprefix("aten::"): each for each in operators_of(packaged_schemas())
+        str(each.name).removeprefix("aten::"): each for each in read_operators(packaged_schemas())
     }
-    return {name: as_kernel(each, facts_of(each, ATEN)) for name, each in operators.items()}
+    return {name: as_kernel(each, operator_facts(each, ATEN)) for name, each in operators.items()}
 
 
 def as_kernel(operator: Operator, facts: Facts | None) -> Kernel | None:

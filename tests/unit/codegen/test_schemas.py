@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_recfn.codegen.rules import Facts, facts_of, rules_of
-from otel_recfn.codegen.schemas import Operator, base_type, operators_of
+from otel_recfn.codegen.rules import Facts, namespace_rules, operator_facts
+from otel_recfn.codegen.schemas import Operator, base_type, read_operators
 from otel_recfn.errors import RecfnError, SchemaError
 
 pytestmark = [pytest.mark.torch, pytest.mark.one_python]
@@ -18,16 +18,16 @@ def operators(folder: Path, text: str) -> list[Operator]:
     pytest.importorskip("torchgen")
     file = folder / "ops.yaml"
     file.write_text(text, encoding="utf-8")
-    return operators_of(file)
+    return read_operators(file)
 
 
-def one(folder: Path, schema: str) -> Operator:
+def read_one(folder: Path, schema: str) -> Operator:
     (operator,) = operators(folder, f"- func: {schema}\n")
     return operator
 
 
 def test_a_schema_in_the_model(tmp_path: Path) -> None:
-    operator = one(
+    operator = read_one(
         tmp_path,
         "mylib::clip_.lo(Tensor(a!) self, int[2]? from=[0,1], *, Scalar? lambda=None) ->"
         " Tensor(a!)",
@@ -52,7 +52,7 @@ def test_the_base_of_a_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "told"),
+    ("text", "line", "message"),
     [
         ("- func: f(Tensor self) -> Tensor\n- func: g(Tensr self) -> Tensor", 2, "Tensr"),
         (
@@ -75,8 +75,8 @@ def test_the_base_of_a_type() -> None:
         ("- func: m::f.a.b(Tensor self) -> Tensor", 1, "no name"),
     ],
 )
-def test_an_error_says_where(tmp_path: Path, text: str, line: int, told: str) -> None:
-    with pytest.raises(SchemaError, match=told) as raised:
+def test_an_error_says_where(tmp_path: Path, text: str, line: int, message: str) -> None:
+    with pytest.raises(SchemaError, match=message) as raised:
         operators(tmp_path, text + "\n")
     assert str(raised.value).startswith(f"{tmp_path / 'ops.yaml'}:{line}")
 
@@ -104,9 +104,14 @@ def test_variants_that_torchgen_makes(tmp_path: Path) -> None:
 
 def test_rules_of_aten_are_for_aten(tmp_path: Path) -> None:
     for name, facts in {"detach": None, "conv2d": Facts()}.items():
-        assert facts_of(one(tmp_path, f"{name}(Tensor self) -> Tensor"), rules_of("aten")) == facts
-        elsewhere = facts_of(
-            one(tmp_path, f"mylib::{name}(Tensor self) -> Tensor"), rules_of("mylib")
+        assert (
+            operator_facts(
+                read_one(tmp_path, f"{name}(Tensor self) -> Tensor"), namespace_rules("aten")
+            )
+            == facts
+        )
+        elsewhere = operator_facts(
+            read_one(tmp_path, f"mylib::{name}(Tensor self) -> Tensor"), namespace_rules("mylib")
         )
         assert elsewhere is not None
         assert elsewhere.in_place is not None
@@ -117,14 +122,14 @@ def test_rules_of_aten_are_for_aten(tmp_path: Path) -> None:
     ["f(Tensor self, Storage s) -> Tensor", "f(Tensor self) -> int", "f(Tensor self) -> ()"],
 )
 def test_what_cannot_be_traced(tmp_path: Path, schema: str) -> None:
-    operator = one(tmp_path, f"mylib::{schema}")
-    assert facts_of(operator, rules_of("mylib")) == Facts()
+    operator = read_one(tmp_path, f"mylib::{schema}")
+    assert operator_facts(operator, namespace_rules("mylib")) == Facts()
 
 
 def test_a_factory_into_out(tmp_path: Path) -> None:
-    operator = one(tmp_path, "mylib::ones.out(int n, *, Tensor(a!) to) -> Tensor(a!)")
+    operator = read_one(tmp_path, "mylib::ones.out(int n, *, Tensor(a!) to) -> Tensor(a!)")
     assert operator.written == ("to",)
-    facts = facts_of(operator, rules_of("mylib"))
+    facts = operator_facts(operator, namespace_rules("mylib"))
     assert facts is not None
     assert facts.in_place is not None
     assert facts.out_of_place is not None
@@ -143,4 +148,4 @@ def test_what_is_missing_is_told(
     file.write_text("- func: f(Tensor self) -> Tensor\n", encoding="utf-8")
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(RecfnError, match=f"{missing}.*pip install torch pyyaml"):
-        operators_of(file)
+        read_operators(file)

@@ -42,7 +42,7 @@ def schema(folder: Path, *functions: str) -> Path:
 
 def linted(folder: Path, package: str) -> str:
     """What ruff says of it."""
-    told = ""
+    output = ""
     for command in (
         ["check", "-q", "--select", "E,F,W,I,UP,B,C4,SIM,RUF,PT,PIE,PERF,RET"],
         ["format", "-q", "--diff"],
@@ -51,8 +51,8 @@ def linted(folder: Path, package: str) -> str:
         done = subprocess.run(ruff, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
         if "No module named ruff" in done.stderr:
             pytest.skip("ruff is not installed")
-        told += done.stdout + done.stderr
-    return told
+        output += done.stdout + done.stderr
+    return output
 
 
 def test_the_type_checker_finds_nothing(tmp_path: Path) -> None:
@@ -80,14 +80,14 @@ def test_the_type_checker_finds_nothing(tmp_path: Path) -> None:
     )
     if "No module named mypy" in done.stderr:
         pytest.skip("mypy is not installed")
-    told = [line for line in done.stdout.splitlines() if ": error:" in line or "Revealed" in line]
-    assert [line.split(": ", 1)[0] for line in told] == [
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line or "Revealed" in line]
+    assert [line.split(": ", 1)[0] for line in errors] == [
         f"uses.py:{line}" for line in (2, 3, 4, 5)
     ], done.stdout
-    assert 'is "tuple[Any, Any]"' in told[0]
-    assert 'is "int"' in told[1]
-    assert "[call-arg]" in told[2] or "[misc]" in told[2]
-    assert "[arg-type]" in told[3]
+    assert 'is "tuple[Any, Any]"' in errors[0]
+    assert 'is "int"' in errors[1]
+    assert "[call-arg]" in errors[2] or "[misc]" in errors[2]
+    assert "[arg-type]" in errors[3]
 
 
 def test_only_what_changed_is_written(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_what_pytorch_traces_by_hand_is_told(
 
 
 @pytest.mark.parametrize(
-    ("functions", "told"),
+    ("functions", "message"),
     [
         (
             ["f.a_b(Tensor self) -> Tensor", "f_a.b(Tensor self) -> Tensor"],
@@ -245,10 +245,10 @@ def test_what_pytorch_traces_by_hand_is_told(
     ],
 )
 def test_schemas_that_python_has_no_signature_for(
-    tmp_path: Path, functions: list[str], told: str
+    tmp_path: Path, functions: list[str], message: str
 ) -> None:
     file = schema(tmp_path, *functions)
-    with pytest.raises(SchemaError, match=told) as raised:
+    with pytest.raises(SchemaError, match=message) as raised:
         generate(WrapperRequest(file))
     assert str(raised.value).startswith(f"{file}:{len(functions)}: ")
 

@@ -32,7 +32,7 @@ class FakeCuda:
     def __init__(self, *, enabled: bool = True) -> None:
         self.device = 0
         self.events: list[FakeCudaEvent] = []
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self._enabled = enabled
 
     def enabled(self) -> bool:
@@ -49,10 +49,10 @@ class FakeCuda:
         return begin.elapsed_time(end) * 1000
 
     def mark(self, name: str) -> None:
-        self.told.append(f"mark {name}")
+        self.calls.append(f"mark {name}")
 
     def range_push(self, name: str) -> None:
-        self.told.append(f"push {name}")
+        self.calls.append(f"push {name}")
 
     def range_pop(self) -> None:
-        self.told.append("pop")
+        self.calls.append("pop")

@@ -112,7 +112,7 @@ class TestNvtx:
             mark("half way")
             operator("aten::mm", sequence_nr=3)
         assert disable_profiler_legacy() == []
-        assert cuda.told == [
+        assert cuda.calls == [
             "mark __start_profile",
             "push step",
             "mark half way",

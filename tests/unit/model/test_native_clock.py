@@ -77,7 +77,7 @@ class NativeClock:
         """By how much the wall clock jumped, and how far it is from the monotonic clock."""
         return self.ask("anchor", *now)
 
-    def at(self, ticks: int) -> int:
+    def convert(self, ticks: int) -> int:
         """Monotonic nanoseconds."""
         return self.ask("convert", ticks)[0]
 
@@ -110,7 +110,7 @@ def test_a_jump_is_told_once_and_a_small_change_not(native: NativeClock) -> None
 def test_a_recording_begins_with_what_the_clocks_say(native: NativeClock) -> None:
     native.tell("start", *reading(0), 1.0)
     native.tell("begin", *reading(SECOND + 500_000, START + 7, ticks=SECOND))
-    assert native.at(SECOND) == SECOND + 500_000
+    assert native.convert(SECOND) == SECOND + 500_000
     assert native.anchor(reading(2 * SECOND + 500_000, START + 7, ticks=2 * SECOND)) == [
         0,
         START + 7,
@@ -122,7 +122,7 @@ def test_where_ticks_stood_still_while_the_machine_slept_time_goes_on_from_there
 ) -> None:
     native.tell("start", *reading(0), 1.0)
     native.anchor(reading(100 * SECOND, ticks=SECOND))
-    assert native.at(SECOND) == 100 * SECOND
+    assert native.convert(SECOND) == 100 * SECOND
 
 
 @pytest.mark.parametrize("error", [-300e-6, 300e-6])
@@ -133,15 +133,15 @@ def test_a_rate_that_is_not_quite_as_was_said_is_measured_and_its_error_made_goo
     last = 0
     for now in range(SECOND, 20 * SECOND, SECOND):
         ticks = round(now * (1 + error))
-        assert last <= native.at(ticks)
+        assert last <= native.convert(ticks)
         native.anchor(reading(now, ticks=ticks))
-        last = native.at(ticks)
+        last = native.convert(ticks)
     assert abs(last - now) < 1000
     ticks += SECOND
     # Too inexact to measure a rate by.
     native.anchor((ticks, now + SECOND + 500_000, START, 1_000_000))
     native.tell("begin", *reading(now + SECOND, ticks=ticks))
-    assert abs(native.at(ticks + SECOND) - (now + SECOND) - SECOND / (1 + error)) < 1000
+    assert abs(native.convert(ticks + SECOND) - (now + SECOND) - SECOND / (1 + error)) < 1000
 
 
 wall_offsets = st.one_of(
@@ -155,17 +155,18 @@ def test_durations_are_the_monotonic_clocks_whatever_the_wall_clock_does(
     native: NativeClock, steps: list[tuple[int, int]], ns_per_tick: float
 ) -> None:
     native.tell("start", *reading(0), ns_per_tick)
-    now, told = 0, [(0, 0)]
+    now, conversions = 0, [(0, 0)]
     for anchors, (elapsed, offset) in enumerate(steps, start=1):
         rounded_ns = 0.5 * anchors  # each anchor, and the answer, are whole numbers
         for moment in (now + elapsed // 3, now + elapsed // 2):
             ticks = round(moment / ns_per_tick)
-            converted = native.at(ticks)
+            converted = native.convert(ticks)
             assert abs(converted - moment) <= rounded_ns + 3 * ns_per_tick + 10_000 * 1e-9 * moment
-            assert converted >= told[-1][1]
-            told.append((ticks, converted))
+            assert converted >= conversions[-1][1]
+            conversions.append((ticks, converted))
         now += elapsed
         [_, found] = native.anchor(reading(now, offset, ticks=round(now / ns_per_tick)))
         assert abs(found - offset) <= 10_000
-        late = told[-2:]  # what was recorded before the last reading is converted as before that
-        assert [native.at(ticks) for ticks, _ in late] == [converted for _, converted in late]
+        # What was recorded before the last reading is converted as before that.
+        late = conversions[-2:]
+        assert [native.convert(ticks) for ticks, _ in late] == [converted for _, converted in late]

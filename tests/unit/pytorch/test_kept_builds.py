@@ -263,12 +263,12 @@ def test_what_a_compiler_failed_at_is_not_tried_again_in_the_process(
     torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_compiler(monkeypatch, log, FAILING)
-    told = set()
+    messages = set()
     for _ in range(3):
         with pytest.raises(ObserverUnavailable, match="something is missing") as raised:
             observer_build.build(TORCH_OBSERVER)
-        told.add(str(raised.value))
-    assert len(told) == 1
+        messages.add(str(raised.value))
+    assert len(messages) == 1
     assert runs(log) == len(observer_build.STANDARDS)
     monkeypatch.setenv("CXX", f"{os.environ['CXX']} -another")
     use = Path(os.environ["CXX"].split()[0])

@@ -125,18 +125,18 @@ class GpuProgram:
         self._device_slice(name, "gpu_user_annotation", begin, self.now - begin, STREAM)
 
     def write(self, path: Path) -> Path:
-        told = {
+        fields = {
             "schemaVersion": 1,
             "traceEvents": self.events,
             "baseTimeNanoseconds": 1_700_000_000_000_000_000,
         }
         if self.ranks > 1:
-            told["distributedInfo"] = {
+            fields["distributedInfo"] = {
                 "backend": "nccl",
                 "rank": self.rank,
                 "world_size": self.ranks,
             }
-        path.write_text(json.dumps(told), encoding="utf-8")
+        path.write_text(json.dumps(fields), encoding="utf-8")
         return path
 
 

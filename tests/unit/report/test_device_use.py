@@ -23,8 +23,8 @@ def report_of(folder: Path, *programs: GpuProgram) -> Report:
 
 
 def as_data(folder: Path, *programs: GpuProgram) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(report_of(folder, *programs).text("json"))
-    return told
+    data: dict[str, Any] = json.loads(report_of(folder, *programs).text("json"))
+    return data
 
 
 def trained(how: str, kernel_us: float, cpu_us: float) -> GpuProgram:
@@ -45,8 +45,8 @@ def trained(how: str, kernel_us: float, cpu_us: float) -> GpuProgram:
 def test_who_waits_for_the_gpu_is_found_whatever_the_operator_is_called(
     how: str, tmp_path: Path
 ) -> None:
-    told = as_data(tmp_path, trained(how, 400, 6000))
-    first, *others = told["findings"]
+    data = as_data(tmp_path, trained(how, 400, 6000))
+    first, *others = data["findings"]
     assert (first["title"], first["rule"], first["serious"]) == ("Waits for the GPU", "gpu", True)
     assert first["share"] == pytest.approx(6 * (20 * 400 - 20 * 33) / (6 * 14_000), abs=0.02)
     assert "in 6 calls" in first["text"]
@@ -55,7 +55,7 @@ def test_who_waits_for_the_gpu_is_found_whatever_the_operator_is_called(
     operators, call, _ = WAITS[how]
     assert first["anchor"] == ["ProfilerStep", *operators, call or "cudaMemcpyAsync"]
     assert others == []
-    assert told["what_took_the_time"][0].startswith("Waiting for the GPU took 5")
+    assert data["what_took_the_time"][0].startswith("Waiting for the GPU took 5")
 
 
 def test_where_the_gpu_never_pauses_its_work_is_to_be_made_shorter(tmp_path: Path) -> None:
@@ -78,10 +78,10 @@ def test_a_launch_waits_where_the_queue_is_full(tmp_path: Path) -> None:
 def test_a_trace_without_calls_of_the_runtime_has_the_operators_that_wait(tmp_path: Path) -> None:
     program = trained("x.cpu()", 400, 6000)
     program.events = [event for event in program.events if event.get("cat") != "cuda_runtime"]
-    told = as_data(tmp_path, program)
-    (first,) = told["findings"]
+    data = as_data(tmp_path, program)
+    (first,) = data["findings"]
     assert (first["rule"], first["anchor"]) == ("gpu", ["ProfilerStep", "aten::to"])
-    assert told["what_took_the_time"][0].startswith("Waiting for the GPU took 5")
+    assert data["what_took_the_time"][0].startswith("Waiting for the GPU took 5")
 
 
 def test_many_values_that_are_asked_for_are_one_finding(tmp_path: Path) -> None:
@@ -126,12 +126,12 @@ def test_a_gpu_that_idles_while_data_is_loaded_is_told(tmp_path: Path) -> None:
         program.compute(300, 20)
         program.wait("x.item()")
         program.step(number, begin)
-    told = as_data(tmp_path, program)
-    first, second = told["findings"]
+    data = as_data(tmp_path, program)
+    first, second = data["findings"]
     assert (first["rule"], first["serious"]) == ("data", True)
     assert "Meanwhile the GPU was busy for 0% of the time." in first["text"]
     assert (second["rule"], second["serious"]) == ("gpu", False)
-    (gpu,) = told["gpu"]
+    (gpu,) = data["gpu"]
     assert gpu["busy_us"] == pytest.approx(10 * 20 * 300, rel=0.01)
     assert gpu["busy_us"] + gpu["idle_us"] == pytest.approx(gpu["length_us"])
 
@@ -147,13 +147,13 @@ def test_the_first_use_of_cuda_is_named_as_that(tmp_path: Path) -> None:
     program.now += 55_010
     program.compute(2000, 100)
     program.wait("torch.cuda.synchronize()")
-    told = as_data(tmp_path, program)
-    (first,) = told["findings"]
+    data = as_data(tmp_path, program)
+    (first,) = data["findings"]
     assert (first["title"], first["serious"]) == ("CUDA's first use", False)
     assert first["share"] == pytest.approx(0.94, abs=0.01)
     assert first["text"].startswith("2 calls took 3.06 s to make the GPU ready")
     assert first["anchor"][-2:] == ["aten::empty_strided", "cudaFree"]
-    assert told["what_took_the_time"][0].startswith("First use of the GPU took 94%")
+    assert data["what_took_the_time"][0].startswith("First use of the GPU took 94%")
 
 
 def test_memory_that_is_given_back_waits_and_is_no_first_use(tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def two_ranks() -> list[GpuProgram]:
 
 def test_each_rank_has_the_numbers_of_its_gpu(tmp_path: Path) -> None:
     report = report_of(tmp_path, *two_ranks())
-    told = json.loads(report.text("json"))
-    first, second = told["gpu"]
+    data = json.loads(report.text("json"))
+    first, second = data["gpu"]
     assert [first["process"], second["process"]] == ["rank0", "rank1"]
     assert first["kernels_us"] == second["kernels_us"] == pytest.approx(5 * 10 * 1500)
     assert (
@@ -229,9 +229,9 @@ def test_what_the_profiler_itself_takes_is_no_work(tmp_path: Path) -> None:
     program.events.append(
         {"ph": "X", "cat": "overhead", "name": "Activity Buffer Request", **place}
     )
-    told = as_data(tmp_path, program)
+    data = as_data(tmp_path, program)
     for part in ("findings", "what_took_the_time", "gpu"):
-        assert told[part] == without[part]
+        assert data[part] == without[part]
 
 
 def test_without_a_gpu_nothing_is_said_of_one(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from written_traces import slice_of, write_trace
 
 from helpers.batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from helpers.trace_files import base_ns
@@ -29,24 +30,6 @@ from otel_recfn.report.report import Report
 from otel_recfn.sinks.chrome.export import export
 
 pytestmark = pytest.mark.one_python
-
-
-def slice_of(name: str, ts: float, dur: float, **others: Any) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": name,
-        "pid": 1,
-        "tid": 1,
-        "ts": ts,
-        "dur": dur,
-        **others,
-    }
-
-
-def written(path: Path, *events: dict[str, Any], **fields: Any) -> Path:
-    path.write_text(json.dumps({"traceEvents": list(events), **fields}))
-    return path
 
 
 def tree(path: Path) -> list[tuple[str, ...]]:
@@ -66,8 +49,8 @@ def exported(path: Path) -> Path:
     memory = {"name": "[memory]", "kind": RowKind.MEMORY, "nbytes": 128, "device": "cpu"}
     waits = {"name": "waits", "flags": EventFlag.ASYNC, "end_thread": WORKER_THREAD}
 
-    def row(begin: int, end: int, **told: Any) -> dict[str, Any]:
-        return {"start_ns": base_ns() + begin, "end_ns": base_ns() + end, **told}
+    def row(begin: int, end: int, **columns: Any) -> dict[str, Any]:
+        return {"start_ns": base_ns() + begin, "end_ns": base_ns() + end, **columns}
 
     rows = [
         row(100, 500, event_id=ids[1], parent=ids[0], name="aten::mm", shapes="[[2,3],[3,4]]"),
@@ -123,7 +106,7 @@ def test_a_file_is_read_in_parts(
 
 
 def test_slices_nest_by_time_on_each_thread(tmp_path: Path) -> None:
-    path = written(
+    path = write_trace(
         tmp_path / "t.json",
         slice_of("inner", 12, 2),
         slice_of("outer", 10, 10),
@@ -143,12 +126,14 @@ def test_slices_nest_by_time_on_each_thread(tmp_path: Path) -> None:
 
 
 def test_an_end_that_was_rounded_up_still_nests(tmp_path: Path) -> None:
-    path = written(tmp_path / "t.json", slice_of("outer", 0, 10.5), slice_of("inner", 10, 0.502))
+    path = write_trace(
+        tmp_path / "t.json", slice_of("outer", 0, 10.5), slice_of("inner", 10, 0.502)
+    )
     assert ("outer", "inner") in tree(path)
 
 
 def test_a_slice_that_begins_in_another_and_ends_after_it_crosses(tmp_path: Path) -> None:
-    path = written(
+    path = write_trace(
         tmp_path / "t.json",
         slice_of("first", 0, 10),
         slice_of("crosses", 5, 10),
@@ -179,7 +164,7 @@ def test_a_range_outlasts_the_call_that_begins_it(tmp_path: Path, begins: str) -
             slice_of(loader, at + 10, 900, cat="user_annotation"),
             slice_of("aten::mm", at + 920, 80),
         ]
-    path = written(
+    path = write_trace(
         tmp_path / "t.json", slice_of("train.py(1): main", 0, 2001, cat="python_function"), *events
     )
     assert ("train.py(1): main", loader, "__getitem__") in tree(path)
@@ -187,13 +172,13 @@ def test_a_range_outlasts_the_call_that_begins_it(tmp_path: Path, begins: str) -
     assert (first.rule, first.share) == ("data", pytest.approx(0.45, abs=0.01))
     assert (
         Report(read_processes([path]))
-        .sentences()[0]
+        .sentences()[2]
         .startswith("Loading data took 90% of the time")
     )
 
 
 def test_what_torch_profiler_writes_of_a_gpu_and_of_itself(tmp_path: Path) -> None:
-    path = written(
+    path = write_trace(
         tmp_path / "t.json",
         slice_of("gemm", 5, 2, cat="kernel", pid=0, tid=7, args={"device": 0, "stream": 7}),
         slice_of("PyTorch Profiler (0)", 0, 90, cat="Trace", pid="Spans", tid="PyTorch Profiler"),
@@ -231,7 +216,7 @@ def test_spans_are_no_ranges_nor_is_that_of_a_step(tmp_path: Path) -> None:
         slice_of(name, 0, 9, cat="user_annotation", args={"span_id": "12"})
         for name in ("GET /", "train")
     ]
-    path = written(tmp_path / "t.json", step, *spans)
+    path = write_trace(tmp_path / "t.json", step, *spans)
     assert tree(path) == [("train",)]
     found = read_processes([path])[0].spans
     assert found is not None
@@ -256,19 +241,19 @@ def test_events_say_what_they_lie_in(tmp_path: Path) -> None:
         )
     ]
     other["args"]["Parent id"] = 1
-    assert sorted(tree(written(tmp_path / "t.json", outer, inner, other))) == [
+    assert sorted(tree(write_trace(tmp_path / "t.json", outer, inner, other))) == [
         ("outer",),
         ("outer", "inner"),
         ("outer", "other"),
     ]
     other["args"]["Parent id"] = 0
-    assert sorted(tree(written(tmp_path / "t.json", outer, inner, other))) == [
+    assert sorted(tree(write_trace(tmp_path / "t.json", outer, inner, other))) == [
         ("other",),
         ("outer",),
         ("outer", "inner"),
     ]
     outer["args"]["Parent id"] = 3
-    assert sorted(tree(written(tmp_path / "t.json", outer, inner, other))) == [
+    assert sorted(tree(write_trace(tmp_path / "t.json", outer, inner, other))) == [
         ("other",),
         ("outer",),
         ("outer", "inner"),
@@ -276,7 +261,7 @@ def test_events_say_what_they_lie_in(tmp_path: Path) -> None:
     for broken in ("1", -1, 1 << 70, None, [1]):
         outer["args"]["Parent id"] = other["args"]["Parent id"] = broken
         assert ("outer", "inner", "other") in tree(
-            written(tmp_path / "t.json", outer, inner, other)
+            write_trace(tmp_path / "t.json", outer, inner, other)
         )
 
 
@@ -391,7 +376,7 @@ events = st.builds(
 def test_whatever_stands_in_events_is_shown_or_refused(
     tmp_path_factory: pytest.TempPathFactory, drawn: list[Any], fields: dict[str, Any]
 ) -> None:
-    path = written(tmp_path_factory.getbasetemp() / "odd.json", *drawn, **fields)
+    path = write_trace(tmp_path_factory.getbasetemp() / "odd.json", *drawn, **fields)
     try:
         processes = read_processes([path])
     except TraceFileError:
@@ -399,135 +384,14 @@ def test_whatever_stands_in_events_is_shown_or_refused(
     assert Report(processes).html()
 
 
-def test_files_that_are_not_of_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = written(tmp_path / "a.json", slice_of("a", 0, 10))
-    other = written(tmp_path / "b.json", slice_of("b", 3_600e6, 10))
-    assert main(["report", str(other), str(one)]) == 2
-    assert "b.json begins 3600 s after" in capsys.readouterr().err
-    named = [
-        {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": script}}
-        for script in ("train.py", "serve.py")
-    ]
-    programs = [
-        written(tmp_path / f"{each['args']['name']}.json", each, slice_of("a", 0, 10))
-        for each in named
-    ]
-    assert main(["report", *map(str, programs)]) == 2
-    assert (
-        "of different programs: serve.py, train.py; make a report of each"
-        in capsys.readouterr().err
-    )
-    assert main(["report", str(one), str(one)]) == 2
-    assert "is given twice" in capsys.readouterr().err
-    assert main(["report", str(tmp_path / "none.json")]) == 2
-    assert "none.json can't be read: No such file" in capsys.readouterr().err
-    assert main(["report", "."]) == 2
-    assert "can't be read: Is a directory" in capsys.readouterr().err
-    assert main(["report", str(one), "-o", str(one)]) == 2
-    assert "name another file" in capsys.readouterr().err
-
-
-def traces_of_runs(folder: Path, *runs: tuple[str, str, float]) -> list[Path]:
-    """Traces of ours: the name of each, its run, and when it begins, in seconds; each records
-    for ten.
-    """
-    paths = []
-    for name, run, begin_s in runs:
-        process = {
-            "ph": "M",
-            "name": "process_name",
-            "pid": 1,
-            "args": {"name": "train.py", "run": run},
-        }
-        paths.append(
-            written(
-                folder / f"{name}.json",
-                *([process] if run else []),
-                slice_of("a", begin_s * 1e6, 10e6),
-            )
-        )
-    return paths
-
-
-def read(paths: list[Path]) -> list[str]:
-    """The files that a report of these reads."""
-    return [process.path.stem for process in read_processes(paths) if process.path is not None]
-
-
-def test_a_report_reads_the_newest_run_and_says_what_it_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    older = [(f"t.pid{number}", "one", 0.0) for number in range(7)]
-    paths = traces_of_runs(tmp_path, *older, ("t", "two", 20.0), ("t.pid9", "two", 7200.0))
-    assert read(paths) == ["t", "t.pid9"], (
-        "however far apart, since they say that they are of one run"
-    )
-    assert main(["report", *map(str, paths), "--format", "json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["title"], report["processes"]) == ("t.json and 1 more", ["t.json", "pid9"])
-    named = ", ".join(f"t.pid{number}.json" for number in range(5))
-    assert report["notes"] == [
-        f"Left out, as they are of older runs (--all-runs reads them): {named} and 2 more."
-    ]
-    assert main(["report", *map(str, paths)]) == 0
-    said = capsys.readouterr()
-    assert said.out == f"{tmp_path / 't.html'}\n"
-    assert said.err == f"otel-recfn report: {report['notes'][0]}\n"
-
-
-def test_runs_at_the_same_time_are_shown_side_by_side(tmp_path: Path) -> None:
-    """Ranks are launched one by one."""
-    ranks = [("t.rank0", "a", 100.0), ("t.rank1", "b", 105.0), ("t.rank2", "c", 111.0)]
-    paths = traces_of_runs(tmp_path, ("t.rank3", "old", 80.0), *ranks, ("t.rank0.pid7", "a", 95.0))
-    assert read(paths) == ["t.rank0", "t.rank1", "t.rank2", "t.rank0.pid7"]
-
-
-def test_files_of_all_runs_are_read_where_that_is_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As of ranks of one job that never record at the same time."""
-    paths = traces_of_runs(
-        tmp_path, ("t.rank0", "one", 0.0), ("t.rank1", "two", 7200.0), ("kineto", "", 60.0)
-    )
-    assert main(["report", *map(str, paths), "--all-runs", "--format", "json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["processes"], report["notes"]) == (["rank0", "rank1", "kineto.json"], [])
-
-
-def test_an_older_run_of_another_program_is_left_out(tmp_path: Path) -> None:
-    (newest,) = traces_of_runs(tmp_path, ("t", "two", 20.0))
-    named = {
-        "ph": "M",
-        "name": "process_name",
-        "pid": 1,
-        "args": {"name": "serve.py", "run": "one"},
-    }
-    assert read([newest, written(tmp_path / "t.pid1.json", named, slice_of("a", 0, 10))]) == ["t"]
-
-
-def test_traces_that_say_of_no_run_are_read_with_the_newest(tmp_path: Path) -> None:
-    paths = traces_of_runs(
-        tmp_path,
-        ("old", "one", 0.0),
-        ("t", "two", 20.0),
-        ("kineto", "", 60.0),
-        ("late", "", 7200.0),
-    )
-    assert read(paths[:3]) == ["t", "kineto"]
-    with pytest.raises(TraceFileError, match=r"late.json begins 7130 s after .*kineto.json ends"):
-        read_processes(paths)
-    long = written(tmp_path / "long.json", slice_of("a", 0, 7200e6))
-    assert read([long, *paths[2:]]) == ["long", "kineto", "late"]
-
-
 def test_the_command_writes_beside_the_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ranks = [written(tmp_path / f"t.rank{rank}.json", slice_of("a", 0, 10)) for rank in (0, 1)]
+    ranks = [write_trace(tmp_path / f"t.rank{rank}.json", slice_of("a", 0, 10)) for rank in (0, 1)]
     assert [process.label for process in read_processes(ranks)] == ["rank0", "rank1"]
-    worker = written(tmp_path / "t.rank0.pid12.json", slice_of("a", 0, 10))
+    worker = write_trace(tmp_path / "t.rank0.pid12.json", slice_of("a", 0, 10))
     (tmp_path / "other").mkdir()
-    again = written(tmp_path / "other" / "t.rank0.json", slice_of("a", 0, 10))
+    again = write_trace(tmp_path / "other" / "t.rank0.json", slice_of("a", 0, 10))
     labels = [process.label for process in read_processes([ranks[0], worker, again])]
     assert labels == [str(ranks[0]), "rank0 pid12", str(again)]
     assert main(["report", *map(str, ranks)]) == 0
@@ -540,7 +404,7 @@ def test_the_command_writes_beside_the_trace(
 def test_the_command_prints_words_and_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = written(tmp_path / "t.json", slice_of("aten::mm", 0, 10), slice_of("\u202e", 20, 10))
+    path = write_trace(tmp_path / "t.json", slice_of("aten::mm", 0, 10), slice_of("\u202e", 20, 10))
     assert main(["report", str(path), "--format", "md"]) == 0
     assert "aten::mm" in capsys.readouterr().out
     for output in (io.StringIO(), io.TextIOWrapper(io.BytesIO(), "ascii")):
@@ -579,7 +443,7 @@ def test_encodings_and_packings(
 def test_times_as_text_keep_their_nanoseconds(tmp_path: Path) -> None:
     outer = slice_of("outer", "1724000000000000.123", "10.5")  # type: ignore[arg-type]
     inner = slice_of("inner", "1724000000000000.124", "10.499")  # type: ignore[arg-type]
-    batch = read_processes([written(tmp_path / "t.json", outer, inner)])[0].batch
+    batch = read_processes([write_trace(tmp_path / "t.json", outer, inner)])[0].batch
     assert tree(tmp_path / "t.json") == [("outer",), ("outer", "inner")]
     assert sorted(batch.start_ns.tolist()) == [1724000000000000123, 1724000000000000124]
     assert {*batch.end_ns.tolist()} == {1724000000000010623}
@@ -590,7 +454,7 @@ def half(phase: str, at: float, name: str = "", tid: int = 1) -> dict[str, Any]:
 
 
 def test_ranges_that_are_written_as_begins_and_ends(tmp_path: Path) -> None:
-    path = written(
+    path = write_trace(
         tmp_path / "t.json",
         half("B", 0, "outer"),
         half("B", 2, "inner"),
@@ -619,7 +483,7 @@ def test_ranges_that_are_written_as_begins_and_ends(tmp_path: Path) -> None:
 
 
 def test_what_was_open_when_the_trace_ended_lasts_until_then(tmp_path: Path) -> None:
-    path = written(
+    path = write_trace(
         tmp_path / "t.json",
         half("E", 1),
         half("B", 2, "hangs"),
@@ -670,7 +534,9 @@ def test_what_is_not_read_is_counted_and_said(
     assert main(["report", str(path)]) == 0
     assert expected in capsys.readouterr().err
     assert expected in path.with_suffix(".html").read_text()
-    assert main(["report", str(written(path, slice_of("aten::mm", 0, 9))), "--format", "md"]) == 0
+    assert (
+        main(["report", str(write_trace(path, slice_of("aten::mm", 0, 9))), "--format", "md"]) == 0
+    )
     assert "not read" not in capsys.readouterr().out
 
 
@@ -683,8 +549,8 @@ def steering_signs(text: str) -> set[str]:
 def test_no_name_steers_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     steering = "\x1b]0;title\x07\x9b31m\u202ered\u2066\u200b\x7f\ud800\U000e0041"
     script = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": f"{steering}\n.py"}}
-    one = written(tmp_path / "a.json", slice_of(steering, 0, 9), script)
-    other = written(
+    one = write_trace(tmp_path / "a.json", slice_of(steering, 0, 9), script)
+    other = write_trace(
         tmp_path / "b.json", slice_of("a", 0, 9), {**script, "args": {"name": "other.py"}}
     )
     for form in ("md", "json"):
@@ -701,7 +567,7 @@ def test_no_name_steers_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_report_never_takes_the_place_of_its_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace = written(tmp_path / "t.json", slice_of("a", 0, 9))
+    trace = write_trace(tmp_path / "t.json", slice_of("a", 0, 9))
     text = trace.read_text()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link.html").symlink_to("t.json")
@@ -715,7 +581,7 @@ def test_a_report_never_takes_the_place_of_its_trace(
 
 
 def test_a_new_report_is_for_its_user_alone(tmp_path: Path) -> None:
-    trace = written(tmp_path / "t.json", slice_of("a", 0, 9))
+    trace = write_trace(tmp_path / "t.json", slice_of("a", 0, 9))
     for name in ("a.html", "a.md", "a.json"):
         assert main(["report", str(trace), "-o", str(tmp_path / name)]) == 0
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600

@@ -112,8 +112,8 @@ def test_the_flame_graph_has_every_path_with_its_sums(rows: Rows) -> None:
     paths: list[tuple[str, ...]] = []
     for name, above in zip(shown["name"], shown["above"], strict=True):
         paths.append((*(paths[above] if above >= 0 else ()), shown["names"][name]))
-    told = zip(shown["count"], shown["total"], strict=True)
-    assert dict(zip(paths, told, strict=True)) == paths_by_definition(rows)
+    counts_and_totals = zip(shown["count"], shown["total"], strict=True)
+    assert dict(zip(paths, counts_and_totals, strict=True)) == paths_by_definition(rows)
 
 
 @given(programs(), st.integers(0, 12))

@@ -45,10 +45,20 @@ def test_what_took_the_time_is_said_in_words() -> None:
         "Backward passes took 50% of the time, 50 ms: aten::mm itself 40 ms of it.",
         "Calls of modules took 30% of the time, 30 ms: aten::addmm itself 28 ms of it.",
         "Optimizers took 15% of the time, 15 ms.",
-        (
-            "The rest took 5% of the time, 5.3 ms: what isn't recorded (as Python between"
-            " operators), loading data."
-        ),
+        "Code outside PyTorch took 5% of the time, 5 ms: Python between operators, files, or"
+        " waiting.",
+        "The rest took 0% of the time, 300 us: loading data.",
+    ]
+
+
+def test_a_range_of_the_programs_own_is_no_code_outside() -> None:
+    load = Ran("load", 60_000, (), {"source": EventSource.RECORD_FUNCTION, "scope": 7})
+    seen = Recording([process(load, Ran("aten::mm", 20_000), pause_us=20_000)])
+    assert what_took_the_time(seen) == [
+        "Your own ranges took 60% of the time, 60 ms.",
+        "Other operators took 20% of the time, 20 ms.",
+        "Code outside PyTorch took 20% of the time, 20 ms: Python between operators, files, or"
+        " waiting.",
     ]
 
 
@@ -88,12 +98,47 @@ def test_the_rest_says_python_as_it_is_written() -> None:
     assert rest.endswith(": Python functions.")
 
 
-def test_where_no_cpu_time_is_on_record_waiting_isnt_either() -> None:
-    *_, rest = what_took_the_time(
-        Recording([process(Ran("aten::mm", 100), Ran("aten::mm", 100), pause_us=50)])
-    )
-    assert rest.startswith("The rest took 20% of the time, 50 us: ")
-    assert rest.endswith("or waiting: this trace has no CPU time).")
+def test_shares_are_of_the_wall_time_however_long_a_pause_is() -> None:
+    ran = [Ran("aten::mm", 1_000)] * 2
+    (outside, operators) = what_took_the_time(Recording([process(*ran, pause_us=98_000)]))
+    assert outside.startswith("Code outside PyTorch took 98% of the time, 98 ms: ")
+    assert operators == "Other operators took 2% of the time, 2 ms."
+    text = Report([process(*ran, pause_us=98_000)]).text("md")
+    assert "- Wall time: 100.000ms." in text
+    assert "- MainThread: 2.0% recorded, 98.0% (98.000ms) outside PyTorch." in text
+
+
+def test_a_service_that_waits_for_requests_has_findings() -> None:
+    request = Ran("request", 100_000, (Ran("aten::to", 80_000),))
+    (finding,) = Report([process(*[request] * 5, pause_us=3_900_000)]).findings
+    assert finding.serious
+    assert finding.share == pytest.approx(5 * 0.08 / 16.1, abs=0.001)
+
+
+def test_each_step_says_what_was_outside() -> None:
+    step = {"source": EventSource.STEP}
+    ran = [
+        Ran(
+            "train",
+            10_000,
+            (Ran("aten::mm", (number + 1) * 2_000),),
+            {**step, "step_number": number},
+        )
+        for number in range(3)
+    ]
+    report = Report([process(*ran)])
+    (wall,) = json.loads(report.text("json"))["wall"]
+    assert wall["wall_us"] == 30_000
+    (thread,) = wall["threads"]
+    assert (thread["thread"], thread["recorded_us"]) == ("MainThread", 12_000)
+    assert [(each["step"], each["outside_us"]) for each in thread["steps"]] == [
+        ("train#0", 8_000),
+        ("train#1", 6_000),
+        ("train#2", 4_000),
+    ]
+    text = report.text("md")
+    assert "| `train#1` | `MainThread` | 10.000ms | 6.000ms | 60.00% |" in text
+    assert "6.000ms of it outside PyTorch; most in train#0, 8.000ms of 10.000ms. 0.000us" in text
 
 
 def test_several_processes_are_summed_up() -> None:
@@ -120,12 +165,13 @@ def test_markdown_says_where_nothing_stands_out() -> None:
 
 
 def test_json_has_the_same() -> None:
-    told = json.loads(Report([trained()]).text("json"))
-    assert told["processes"] == ["here"]
+    data = json.loads(Report([trained()]).text("json"))
+    assert data["processes"] == ["here"]
     times = {"total_us": 40_000.0, "self_us": 40_000.0, "self_share": pytest.approx(40 / 100.3)}
-    assert told["by_name"][0] == {"name": "aten::mm", "count": 1, **times}
-    assert sum(row["self_us"] for row in told["by_name"]) == 100_300
-    assert told["what_took_the_time"] == what_took_the_time(Recording([trained()]))
+    assert data["by_name"][0] == {"name": "aten::mm", "count": 1, **times}
+    assert sum(row["self_us"] for row in data["by_name"]) == 100_300
+    assert data["wall"][0]["wall_us"] == 100_300
+    assert data["what_took_the_time"] == what_took_the_time(Recording([trained()]))
 
 
 @pytest.mark.parametrize(("encoding", "block"), [("utf-8", "█"), ("ascii", "#")])

@@ -18,7 +18,7 @@ from otel_recfn.report.recording import Recording
 NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
-def found(*ran: Ran, **keywords: int) -> dict[str, Finding]:
+def findings_by_rule(*ran: Ran, **keywords: int) -> dict[str, Finding]:
     return {finding.rule: finding for finding in findings([Recording([process(*ran, **keywords)])])}
 
 
@@ -27,12 +27,12 @@ def loads(us: int) -> list[Ran]:
 
 
 @pytest.mark.parametrize(
-    ("us", "told", "serious"), [(500, False, False), (4000, True, False), (6000, True, True)]
+    ("us", "is_found", "serious"), [(500, False, False), (4000, True, False), (6000, True, True)]
 )
-def test_the_first_batch_isnt_waited_for(us: int, told: bool, serious: bool) -> None:
+def test_the_first_batch_isnt_waited_for(us: int, is_found: bool, serious: bool) -> None:
     """It is half of the recording here."""
-    of_data = found(*loads(us)).get("data")
-    assert (of_data is not None) == told
+    of_data = findings_by_rule(*loads(us)).get("data")
+    assert (of_data is not None) == is_found
     if of_data is not None:
         assert of_data.serious == serious
         assert of_data.anchor == (NEXT,)
@@ -43,14 +43,14 @@ def test_the_first_batch_isnt_waited_for(us: int, told: bool, serious: bool) -> 
 def test_batches_are_counted_as_in_the_tree_of_calls() -> None:
     """Which has a line for each place."""
     training = Ran("train", 40_000, (Ran(NEXT, 10_000),) * 4)
-    text = found(training, *[Ran(NEXT, 10_000)] * 2)["data"].text
+    text = findings_by_rule(training, *[Ran(NEXT, 10_000)] * 2)["data"].text
     assert f": 6 batches, 4 of them in {NEXT} in train; after the first" in text
 
 
 def test_who_waits_is_the_range_that_waits_itself() -> None:
     lazy = Ran("nn.Module: lazy", 6_000, (), {"cpu_time_ns": 100_000})
     busy = Ran("nn.Module: busy", 4_000, (), {"cpu_time_ns": 3_900_000})
-    waits = found(Ran("train", 10_000, (lazy, busy), {"cpu_time_ns": 4_000_000}))["cpu"]
+    waits = findings_by_rule(Ran("train", 10_000, (lazy, busy), {"cpu_time_ns": 4_000_000}))["cpu"]
     assert waits.anchor == ("train", "nn.Module: lazy")
     assert waits.share == pytest.approx(0.6)
     assert "for 6 ms, most of it in nn.Module: lazy in train" in waits.text
@@ -80,27 +80,29 @@ def test_waiting_is_serious_as_far_as_other_threads_of_the_program_worked(
 @pytest.mark.parametrize("cpu", [{}, {"cpu_time_ns": 1000}], ids=["unknown", "known"])
 def test_loading_and_compiling_is_no_waiting(cpu: dict[str, int]) -> None:
     loading, compiling = Ran(NEXT, 5_000, (), cpu), Ran("torch.compile: f", 4_000, (), cpu)
-    assert "cpu" not in found(Ran("train", 10_000, (loading, compiling), {"cpu_time_ns": 500_000}))
+    assert "cpu" not in findings_by_rule(
+        Ran("train", 10_000, (loading, compiling), {"cpu_time_ns": 500_000})
+    )
 
 
 def test_nothing_is_said_of_waiting_where_the_cpu_time_isnt_known() -> None:
-    assert found(Ran("train", 10_000)) == {}
+    assert findings_by_rule(Ran("train", 10_000)) == {}
 
 
 def test_a_first_compilation_is_told_but_no_fault() -> None:
     compiling = Ran("torch.compile: f", 4_000, (), {"source": EventSource.COMPILATION})
-    first = found(compiling, Ran("f", 1_000))["compile"]
+    first = findings_by_rule(compiling, Ran("f", 1_000))["compile"]
     assert not first.serious
     assert first.title == "Compiles"
 
 
 def test_another_compilation_is_a_fault_and_its_reason_is_told() -> None:
-    told = {
+    attributes = {
         "recfn.compile.reason": "0/0:    x ==     1\nand more",
         "recfn.compile.graph_breaks": ["print"],
     }
-    again = Ran("torch.compile: f", 4_000, (), {"attributes": json.dumps(told)})
-    finding = found(*[again] * 3)["compile"]
+    again = Ran("torch.compile: f", 4_000, (), {"attributes": json.dumps(attributes)})
+    finding = findings_by_rule(*[again] * 3)["compile"]
     assert finding.serious
     assert (
         "compiled 3 times, 3 of them what it had compiled before. Most often because: 0/0: x == 1"
@@ -117,58 +119,64 @@ def test_traces_of_torch_profiler_tell_of_other_compilations_by_what_ran() -> No
         for number in range(1, 4)
         for each in (compiling, Ran(f"Torch-Compiled Region: 0/{number}", 100))
     ]
-    assert not found(*once, *once)["compile"].serious
-    assert found(*once, *again)["compile"].serious
+    assert not findings_by_rule(*once, *once)["compile"].serious
+    assert findings_by_rule(*once, *again)["compile"].serious
 
 
 def test_a_loop_of_tiny_operators_is_one_range_that_calls_the_same_often() -> None:
     operators = tuple([Ran("aten::add", 2)] * 64)
-    assert found(Ran("loop", 160, operators))["tiny"].anchor == ("loop", "aten::add")
-    assert "tiny" not in found(Ran("one", 160, operators[:63]), Ran("two", 160, operators[:63]))
-    assert "tiny" not in found(Ran("loop", 64_000, tuple([Ran("aten::add", 1000)] * 64)))
+    assert findings_by_rule(Ran("loop", 160, operators))["tiny"].anchor == ("loop", "aten::add")
+    assert "tiny" not in findings_by_rule(
+        Ran("one", 160, operators[:63]), Ran("two", 160, operators[:63])
+    )
+    assert "tiny" not in findings_by_rule(Ran("loop", 64_000, tuple([Ran("aten::add", 1000)] * 64)))
     of_threads = [
         Ran("aten::add", 2, columns={"thread": thread}) for thread in (MAIN_THREAD, WORKER_THREAD)
     ]
-    assert "tiny" in found(*of_threads[:1] * 64)
-    assert "tiny" not in found(*of_threads * 63)
+    assert "tiny" in findings_by_rule(*of_threads[:1] * 64)
+    assert "tiny" not in findings_by_rule(*of_threads * 63)
 
 
 def test_a_loop_that_asks_for_values_is_told_once() -> None:
-    rules = found(Ran("loop", 1000, tuple([Ran("aten::select", 3), Ran("aten::item", 5)] * 100)))
+    rules = findings_by_rule(
+        Ran("loop", 1000, tuple([Ran("aten::select", 3), Ran("aten::item", 5)] * 100))
+    )
     assert list(rules) == ["sync"]
 
 
 def test_a_loss_that_is_read_now_and_then_is_no_fault() -> None:
-    assert found(*[Ran("aten::item", 1000)] * 31) == {}
-    assert list(found(*[Ran("aten::item", 1000)] * 32)) == ["sync"]
+    assert findings_by_rule(*[Ran("aten::item", 1000)] * 31) == {}
+    assert list(findings_by_rule(*[Ran("aten::item", 1000)] * 32)) == ["sync"]
 
 
 def test_copies_inside_of_an_operator_are_how_it_works() -> None:
     copy = Ran("aten::copy_", 900)
-    assert found(Ran("aten::addmm", 1000, (copy,))) == {}
+    assert findings_by_rule(Ran("aten::addmm", 1000, (copy,))) == {}
     node = Ran("autograd::engine::evaluate_function: ToCopyBackward0", 1000, (copy,))
-    assert found(node)["copy"].serious
+    assert findings_by_rule(node)["copy"].serious
 
 
 def test_large_tensors_are_told_of_only_where_memory_is_recorded() -> None:
     report = Ran("[memory]", 0, (), {"kind": RowKind.MEMORY, "nbytes": 1 << 24})
-    assert found(*[Ran("aten::zeros", 1000, (Ran("aten::empty", 1000, (report,)),))] * 64)[
-        "memory"
-    ].serious
-    assert "memory" not in found(*[Ran("aten::zeros", 1000, (Ran("aten::empty", 1000),))] * 64)
+    assert findings_by_rule(
+        *[Ran("aten::zeros", 1000, (Ran("aten::empty", 1000, (report,)),))] * 64
+    )["memory"].serious
+    assert "memory" not in findings_by_rule(
+        *[Ran("aten::zeros", 1000, (Ran("aten::empty", 1000),))] * 64
+    )
 
 
 def test_pauses_count_up_to_ten_milliseconds() -> None:
     """So that a server that is idle for an hour has the shares of its requests."""
     copies = [Ran("aten::to", 2000), Ran("aten::mm", 2000)] * 10
-    assert found(*copies, pause_us=3_600_000_000).get("copy") is None
-    assert found(*copies, pause_us=1000)["copy"].share == pytest.approx(20 / (40 + 19))
-    assert found(*copies)["copy"].share == pytest.approx(0.5)
+    assert findings_by_rule(*copies, pause_us=3_600_000_000).get("copy") is None
+    assert findings_by_rule(*copies, pause_us=1000)["copy"].share == pytest.approx(20 / (40 + 19))
+    assert findings_by_rule(*copies)["copy"].share == pytest.approx(0.5)
 
 
 def test_what_ran_beside_others_doesnt_count_to_the_whole() -> None:
     beside = Ran("beside", 90_000, (), {"flags": EventFlag.ASYNC})
-    assert found(beside, Ran("aten::to", 2000), Ran("aten::mm", 2000))[
+    assert findings_by_rule(beside, Ran("aten::to", 2000), Ran("aten::mm", 2000))[
         "copy"
     ].share == pytest.approx(0.5)
 
@@ -176,12 +184,14 @@ def test_what_ran_beside_others_doesnt_count_to_the_whole() -> None:
 def test_ranges_that_overlap_others_dont_wait() -> None:
     """Ten tasks that sleep at once are one thread."""
     sleeping = Ran("sleeps", 90_000, (), {"flags": EventFlag.ASYNC, "cpu_time_ns": 0})
-    assert found(*[sleeping] * 10, Ran("work", 1000, (), {"cpu_time_ns": 1_000_000})) == {}
+    assert (
+        findings_by_rule(*[sleeping] * 10, Ran("work", 1000, (), {"cpu_time_ns": 1_000_000})) == {}
+    )
 
 
 def test_what_a_gpu_does_is_not_the_programs_time() -> None:
     kernel = Ran("void at::native::kernel<1>", 90_000, (), {"device": "cuda:0"})
-    assert found(kernel, Ran("aten::to", 2000), Ran("aten::mm", 2000))[
+    assert findings_by_rule(kernel, Ran("aten::to", 2000), Ran("aten::mm", 2000))[
         "copy"
     ].share == pytest.approx(0.5)
 
@@ -191,7 +201,7 @@ def test_numbered_steps_have_one_path() -> None:
         Ran(f"ProfilerStep#{number}", 100_000, (Ran("aten::to", 60_000),)) for number in range(3)
     ]
     one = Ran("other", 100_000, (Ran("aten::to", 90_000),))
-    assert found(*steps, one)["copy"].anchor == ("ProfilerStep", "aten::to")
+    assert findings_by_rule(*steps, one)["copy"].anchor == ("ProfilerStep", "aten::to")
 
 
 def test_of_several_processes_the_worst_is_told_once() -> None:
@@ -233,14 +243,14 @@ def test_at_most_five_are_told_and_serious_ones_come_first() -> None:
 def test_the_line_of_python_is_the_programs_own() -> None:
     stack = "/x/torch/_tensor.py(10): item\n/app/train.py(7): loop"
     asked = Ran("aten::item", 100, (), {"stack": stack})
-    assert found(*[asked] * 40)["sync"].code == "/app/train.py(7): loop"
+    assert findings_by_rule(*[asked] * 40)["sync"].code == "/app/train.py(7): loop"
     called = Ran(
         "nn.Module: Mine",
         100,
         (Ran("aten::item", 100),),
         {"code": "/app/model.py(3): Mine.forward"},
     )
-    assert found(*[called] * 40)["sync"].code == "/app/model.py(3): Mine.forward"
+    assert findings_by_rule(*[called] * 40)["sync"].code == "/app/model.py(3): Mine.forward"
 
 
 @pytest.mark.parametrize(

@@ -30,14 +30,14 @@ class Notes:
     """Notes what it is told, and by whom."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.heard: list[str] = []
 
     def follow(self, order: Order) -> None:
         around_forks(
             order,
-            before=lambda deadline: self.told.append(f"before {order.name}"),
-            in_parent=lambda: self.told.append(f"parent {order.name}"),
-            in_child=lambda: self.told.append(f"child {order.name}"),
+            before=lambda deadline: self.heard.append(f"before {order.name}"),
+            in_parent=lambda: self.heard.append(f"parent {order.name}"),
+            in_child=lambda: self.heard.append(f"child {order.name}"),
         )
 
     def of_a_fork(self) -> tuple[list[str], list[str]]:
@@ -45,13 +45,13 @@ class Notes:
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
-            os.write(write, "\n".join(self.told).encode())
+            os.write(write, "\n".join(self.heard).encode())
             os._exit(0)
         os.close(write)
         with os.fdopen(read) as pipe:
             in_child = pipe.read().splitlines()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        return self.told, in_child
+        return self.heard, in_child
 
 
 def test_the_order_is_that_of_the_names_whatever_came_first() -> None:
@@ -96,15 +96,15 @@ def test_the_deadline_is_the_same_for_all() -> None:
 def test_methods_do_not_keep_their_object_alive() -> None:
     class Living:
         def before(self, deadline: float) -> None:
-            told.append("before")
+            calls.append("before")
 
-    told: list[str] = []
+    calls: list[str] = []
     living = Living()
     around_forks(Order.RECORDER, before=living.before)
     Notes().of_a_fork()
     del living
     Notes().of_a_fork()
-    assert told == ["before"]
+    assert calls == ["before"]
 
 
 @pytest.mark.one_python

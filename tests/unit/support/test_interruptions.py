@@ -174,7 +174,7 @@ def test_a_keyboard_interrupt_during_the_look_at_the_context_is_not_lost() -> No
     assert program.stdout == "100\n"
 
 
-@pytest.mark.parametrize("interrupted", ["read", "_seen"])
+@pytest.mark.parametrize("interrupted", ["read", "_visible_context"])
 def test_a_timeout_during_the_look_at_the_context_is_not_lost(interrupted: str) -> None:
     source = f"NAME = {interrupted!r}\n{TIMEOUT_IN_CONTEXT}"
     program = subprocess.run(

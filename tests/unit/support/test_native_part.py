@@ -23,7 +23,7 @@ def note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("noted", "told"),
+    ("noted", "message"),
     [
         (
             '{"built": false, "reason": "CompileError: no g++"}',
@@ -34,10 +34,10 @@ def note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         ("", "_native"),
     ],
 )
-def test_why_it_is_missing_is_told(note: Path, noted: str, told: str) -> None:
+def test_why_it_is_missing_is_told(note: Path, noted: str, message: str) -> None:
     if noted:
         note.write_text(noted)
-    with pytest.raises(RecorderUnavailable, match=told):
+    with pytest.raises(RecorderUnavailable, match=message):
         native_part.native_part()
 
 
@@ -52,7 +52,7 @@ except otel_recfn.errors.RecorderUnavailable as error:
 """
 
 
-def said(program: str) -> tuple[str, str]:
+def run_without_native(program: str) -> tuple[str, str]:
     """What a program says in such a CPython: as its output, and in the log."""
     start = "import sys; sys.abiflags = 't'; import otel_recfn, otel_recfn.errors\n"
     command = [sys.executable, "-c", start + program]
@@ -69,7 +69,7 @@ def test_the_flag_says_what_cpython_was_built_as() -> None:
     "start", ["otel_recfn.OtelRecordFunctionInstrumentor().instrument()", "otel_recfn.profile()"]
 )
 def test_recording_is_refused_in_one_line(start: str) -> None:
-    output, log = said(RAISES.format(start))
+    output, log = run_without_native(RAISES.format(start))
     assert output.startswith(REFUSED)
     assert len(output.splitlines()) == 1
     assert log == ""
@@ -80,4 +80,4 @@ def test_ranges_run_and_record_nothing() -> None:
 with otel_recfn.record_function("range"):
     print(otel_recfn.record_function("function")(lambda: 1)())
 """
-    assert said(program) == ("1\n", "")
+    assert run_without_native(program) == ("1\n", "")

@@ -35,7 +35,7 @@ def seen() -> Iterator[SeenSpans]:
     del kept
 
 
-def found(seen: SeenSpans, *numbers: int) -> list[Any]:
+def find_spans(seen: SeenSpans, *numbers: int) -> list[Any]:
     return [seen.find(TRACE, number) for number in numbers]
 
 
@@ -43,7 +43,7 @@ def found(seen: SeenSpans, *numbers: int) -> list[Any]:
 def test_the_newest_are_kept(seen: SeenSpans, over: bool) -> None:
     for number in range(1, 2 * MAX_SEEN_SPANS):
         seen.note(TRACE, number, span(end_time=7 if over else None))
-    kept = found(seen, *range(2 * MAX_SEEN_SPANS))
+    kept = find_spans(seen, *range(2 * MAX_SEEN_SPANS))
     assert MAX_SEEN_SPANS // 2 <= len(kept) - kept.count(None) <= MAX_SEEN_SPANS
     assert None not in kept[-MAX_SEEN_SPANS // 2 :]
 
@@ -54,7 +54,7 @@ def test_one_that_is_open_is_kept_however_many_are_over(seen: SeenSpans) -> None
         seen.note(TRACE, number, each)
     for number in range(MAX_SEEN_SPANS, 4 * MAX_SEEN_SPANS):
         seen.note(TRACE, number, span(end_time=7))
-    assert found(seen, *range(len(open_ones))) == open_ones
+    assert find_spans(seen, *range(len(open_ones))) == open_ones
 
 
 def test_the_spans_around_one_that_something_runs_in_are_known_and_no_others_are_kept(
@@ -66,19 +66,19 @@ def test_the_spans_around_one_that_something_runs_in_are_known_and_no_others_are
     last, others = spans.pop(4), [weakref.ref(spans.pop(3)), weakref.ref(spans.pop(2))]
     assert [other() for other in others] == [None, None]
     seen.note(TRACE, 4, last)  # what is around it is gone
-    assert found(seen, 0, 1, 2, 3, 4) == [None, None, None, None, last]
+    assert find_spans(seen, 0, 1, 2, 3, 4) == [None, None, None, None, last]
     around = span(parent=1)
     seen.became_current(TRACE, 7, around)
     seen.became_current(TRACE, 8, object())  # of a class without weak references
     seen.note(TRACE, 9, span(parent=7))
-    assert found(seen, 7, 1, 8) == [around, spans[1], None]
+    assert find_spans(seen, 7, 1, 8) == [around, spans[1], None]
 
 
 def test_where_nobody_tells_of_them_none_is_kept_alive() -> None:
     seen, noted = SeenSpans(), span()
     gone = weakref.ref(noted)
     seen.note(TRACE, 1, noted)
-    assert found(seen, 1) == [None]
+    assert find_spans(seen, 1) == [None]
     del noted
     assert gone() is None
 
@@ -92,11 +92,11 @@ def test_those_that_are_open_when_somebody_comes_who_tells_of_them_are_known() -
     seen.note(TRACE, 3, over)
     over.end_time = 7
     kept, also_kept = seen.retain(), seen.retain()
-    assert found(seen, 1, 2, 3) == [around, inner, None]
+    assert find_spans(seen, 1, 2, 3) == [around, inner, None]
     del kept
-    assert found(seen, 1, 2) == [around, inner]
+    assert find_spans(seen, 1, 2) == [around, inner]
     del also_kept
     seen.note(TRACE, 4, last := span())
-    assert found(seen, 1, 2, 4) == [None, None, None]
+    assert find_spans(seen, 1, 2, 4) == [None, None, None]
     _kept_again = seen.retain()
-    assert found(seen, 1, 4) == [around, last]
+    assert find_spans(seen, 1, 4) == [around, last]

@@ -28,7 +28,7 @@ class Program:
 
     def __init__(self) -> None:
         self.log = SpanLog()
-        self.log.want(True)
+        self.log.set_wanted(True)
         self._spans: dict[int, Any] = {}
 
     def begin(self, number: int, parent: int = 0, trace_id: int = TRACE) -> None:
@@ -128,7 +128,7 @@ def test_a_time_or_name_that_is_none_does_no_harm(program: Program) -> None:
 
 def test_spans_that_began_while_the_log_was_off_are_unknown(program: Program) -> None:
     program.begin(1)
-    program.log.want(False)
-    program.log.want(True)
+    program.log.set_wanted(False)
+    program.log.set_wanted(True)
     program.end(1)
     assert list(program.log.collect()) == []

@@ -28,7 +28,7 @@ def test_equal_objects_have_values_of_their_own() -> None:
     assert (values.get(first), values.get(second)) == (1, None)
     values.set(second, 2)
     values.set(first, 3)
-    assert (values.get(first), values.get(second), len(values), len(values.living())) == (
+    assert (values.get(first), values.get(second), len(values), len(values.living_keys())) == (
         3,
         2,
         2,

@@ -231,18 +231,18 @@ def test_generators_and_coroutines_have_not_run() -> None:
 
 
 def test_graphs_are_compared_by_what_they_do() -> None:
-    def one(x: Any) -> Any:
+    def with_add(x: Any) -> Any:
         return ops.add(x, x, alpha=2)
 
     def same(x: Any) -> Any:
         y = ops.add(x, x, alpha=2)
         return y  # noqa: RET504 - on another line
 
-    assert trace(one, A) == trace(same, A)
-    assert trace(one, A) != trace(lambda x: ops.add(x, x, alpha=3), A)
-    assert trace(one, A) != trace(one, A[:2])
-    assert trace(one, A) != trace(lambda x: ops.add(x, B, alpha=2), A)
-    assert trace(one, A) != "graph"
+    assert trace(with_add, A) == trace(same, A)
+    assert trace(with_add, A) != trace(lambda x: ops.add(x, x, alpha=3), A)
+    assert trace(with_add, A) != trace(with_add, A[:2])
+    assert trace(with_add, A) != trace(lambda x: ops.add(x, B, alpha=2), A)
+    assert trace(with_add, A) != "graph"
 
 
 def test_an_operator_that_is_not_there() -> None:

@@ -23,14 +23,14 @@ class RecentNames {
  public:
   // Null where it isn't among them.
   const KnownCall* find(const PyObject* code, int instruction) const {
-    const Entry& entry = entries_[index_of(code, instruction)];
+    const Entry& entry = entries_[slot_index(code, instruction)];
     return entry.code == code && entry.instruction == instruction ? &entry.call : nullptr;
   }
   void cache(const PyObject* code, int instruction, const std::string& name) {
-    entries_[index_of(code, instruction)] = {code, instruction, KnownCall(text_of(name))};
+    entries_[slot_index(code, instruction)] = {code, instruction, KnownCall(text_of(name))};
   }
   void remove(const PyObject* code, int instruction) {
-    if (find(code, instruction) != nullptr) entries_[index_of(code, instruction)] = {};
+    if (find(code, instruction) != nullptr) entries_[slot_index(code, instruction)] = {};
   }
   void clear() {
     for (Entry& entry : entries_) entry = {};
@@ -43,7 +43,7 @@ class RecentNames {
     KnownCall call;
   };
 
-  static size_t index_of(const PyObject* code, int instruction) {
+  static size_t slot_index(const PyObject* code, int instruction) {
     const uint64_t sum = reinterpret_cast<uintptr_t>(code) + static_cast<uint64_t>(instruction);
     return static_cast<size_t>(sum * kOddNumber >> (64 - kRecentBits));
   }
@@ -60,7 +60,7 @@ class RecentFunctions {
   const KnownCall* find(const CFunction& function) const {
     if (__builtin_expect(function.bound_to == nullptr, 0)) return nullptr;
     const PyTypeObject* const type = Py_TYPE(function.bound_to);
-    const Entry& entry = entries_[index_of(function.definition, type)];
+    const Entry& entry = entries_[slot_index(function.definition, type)];
     return entry.matches(function.definition, type) ? &entry.call : nullptr;
   }
   // But not what is bound to nothing, has a type that may change unseen, or may be freed with its
@@ -71,8 +71,8 @@ class RecentFunctions {
         function.bound_to != nullptr ? Py_TYPE(function.bound_to) : nullptr;
     if (type == nullptr || type->tp_version_tag == 0 || is_pybind11s(type)) return;
     const uint32_t version = type->tp_version_tag;
-    entries_[index_of(definition, type)] = {definition,    type,    definition->ml_name,
-                                            type->tp_name, version, KnownCall(text_of(name))};
+    entries_[slot_index(definition, type)] = {definition,    type,    definition->ml_name,
+                                              type->tp_name, version, KnownCall(text_of(name))};
   }
   void clear() {
     for (Entry& entry : entries_) entry = {};
@@ -103,7 +103,7 @@ class RecentFunctions {
     return type == &PyCapsule_Type || std::strstr(type->tp_name, "pybind11") != nullptr;
   }
 
-  static size_t index_of(const PyMethodDef* definition, const PyTypeObject* type) {
+  static size_t slot_index(const PyMethodDef* definition, const PyTypeObject* type) {
     const uint64_t both =
         reinterpret_cast<uintptr_t>(definition) ^ reinterpret_cast<uintptr_t>(type) << 1;
     return static_cast<size_t>(both * kOddNumber >> (64 - kRecentBits));
@@ -132,16 +132,16 @@ class CodeNames {
 
   // Null where it isn't known yet.
   const CallName* find(const PyObject* code, int instruction) const {
-    const auto code_name = names_.find(code);
-    if (code_name == names_.end()) return nullptr;
-    const auto found = code_name->second.find(instruction);
-    return found != code_name->second.end() ? &found->second : nullptr;
+    const auto entry = names_.find(code);
+    if (entry == names_.end()) return nullptr;
+    const auto found = entry->second.find(instruction);
+    return found != entry->second.end() ? &found->second : nullptr;
   }
 
   const CallName* cache(PyObject* code, int instruction, CallName name) {
-    auto code_name = names_.find(code);
-    if (code_name == names_.end()) code_name = add(code);
-    return &code_name->second.emplace(instruction, std::move(name)).first->second;
+    auto entry = names_.find(code);
+    if (entry == names_.end()) entry = add(code);
+    return &entry->second.emplace(instruction, std::move(name)).first->second;
   }
 
   void clear() {
@@ -185,12 +185,12 @@ inline CodeNames& code_names = *new CodeNames;
 
 inline void CodeNames::on_code_freed(void* ended) {
   Names& names = code_names.names_;
-  const auto code_name = names.find(static_cast<PyObject*>(ended));
-  if (code_name == names.end()) return;
-  for (const auto& [instruction, name] : code_name->second) {
-    recent_names.remove(code_name->first, instruction);
+  const auto entry = names.find(static_cast<PyObject*>(ended));
+  if (entry == names.end()) return;
+  for (const auto& [instruction, name] : entry->second) {
+    recent_names.remove(entry->first, instruction);
   }
-  names.erase(code_name);
+  names.erase(entry);
 }
 
 // A name could not be had. Returns -1 where that was a signal handler's doing, whose exception is
@@ -213,14 +213,14 @@ class CallNames {
  public:
   // From now on calls are called as Python's ProgramTexts say. False with the error set.
   bool read(PyObject* texts) {
-    Reference code_name(PyObject_GetAttrString(texts, "of_code"));
-    if (!code_name || !texts_.read(texts)) return false;
+    Reference code_text(PyObject_GetAttrString(texts, "code_text"));
+    if (!code_text || !texts_.read(texts)) return false;
     if (!code_names.prepare()) {
       PyErr_SetString(PyExc_RuntimeError,
                       "other tools have all places for extras of code objects; trace without them");
       return false;
     }
-    of_code_ = std::move(code_name);
+    code_text_ = std::move(code_text);
     forget();
     return true;
   }
@@ -261,7 +261,7 @@ class CallNames {
   bool ask_python(PyObject* code, int line, CallName& name) {
     // Another thread may start a tracing with other texts while Python runs: what is called is
     // owned.
-    const Reference asked(Py_NewRef(of_code_.get()));
+    const Reference asked(Py_NewRef(code_text_.get()));
     const Reference number(PyLong_FromLong(line));
     PyObject* const arguments[] = {code, number.get()};
     Reference answer(number ? call_unseen(asked.get(), arguments, 2) : nullptr);
@@ -275,7 +275,7 @@ class CallNames {
     return true;
   }
 
-  Reference of_code_;
+  Reference code_text_;
   CallTexts texts_;
 };
 

@@ -17,20 +17,20 @@ struct CFunction {
   const PyMethodDef* definition = nullptr;  // null: it is none that is told of
   PyObject* bound_to = nullptr;             // null: to nothing, or to a module
 
-  static CFunction builtin_name(PyObject* callable) {
+  static CFunction from_builtin(PyObject* callable) {
     const auto* function = reinterpret_cast<PyCFunctionObject*>(callable);
     return {function->m_ml, function->m_self};
   }
 
   // `first`: the first argument, null where there is none.
-  static CFunction method_name(PyObject* callable, PyObject* first) {
+  static CFunction from_method(PyObject* callable, PyObject* first) {
     if (first == nullptr) return {};
     return {reinterpret_cast<PyMethodDescrObject*>(callable)->d_method, first};
   }
 
-  static CFunction of(PyObject* callable, PyObject* first) {
-    if (PyCFunction_Check(callable)) return builtin_name(callable);
-    return Py_TYPE(callable) == &PyMethodDescr_Type ? method_name(callable, first) : CFunction{};
+  static CFunction from_callable(PyObject* callable, PyObject* first) {
+    if (PyCFunction_Check(callable)) return from_builtin(callable);
+    return Py_TYPE(callable) == &PyMethodDescr_Type ? from_method(callable, first) : CFunction{};
   }
 };
 
@@ -75,7 +75,7 @@ inline const std::string* start_among(const std::vector<std::string>& starts,
   return found != starts.end() ? &*found : nullptr;
 }
 
-inline bool ends_with_one_of(const std::vector<std::string>& ends, const std::string& text) {
+inline bool ends_with_any(const std::vector<std::string>& ends, const std::string& text) {
   return std::any_of(ends.begin(), ends.end(), [&text](const std::string& end) {
     return text.size() >= end.size() &&
            text.compare(text.size() - end.size(), end.size(), end) == 0;
@@ -110,7 +110,7 @@ class CallTexts {
           start_among(own_that_calls_, file) != nullptr ? Hides::kItself : Hides::kAllBelow;
     } else if (!selects(file, trimmed_file)) {
       name.hides = Hides::kItself;
-    } else if (ends_with_one_of(asked_, file)) {
+    } else if (ends_with_any(asked_, file)) {
       name.hides = Hides::kAskFrame;
     } else {
       name.text = text_of(trimmed_file, code, line);

@@ -45,7 +45,7 @@ int enter_named_by_frame(ThreadCalls& calls, const Begun& begun, PyObject* frame
 }
 
 // The frames from this one outwards, which is given back, innermost first.
-int stack_of(PyFrameObject* innermost, PyFrameObject** frames) {
+int read_stack(PyFrameObject* innermost, PyFrameObject** frames) {
   int count = 0;
   for (PyFrameObject* frame = innermost; frame != nullptr && count < kMaxStartFrames;) {
     frames[count++] = frame;
@@ -97,7 +97,7 @@ void end_and_forget(ThreadCalls& calls) {
   ThreadBuffer* own = registry().current();
   if (calls.buffer != own) registry().end_calls(calls.buffer);
   for (; !calls.stack.empty(); calls.stack.pop()) {
-    const uint64_t event_id = event_id_of(calls.stack.back().entry);
+    const uint64_t event_id = entry_event_id(calls.stack.back().entry);
     if (event_id != 0 && own != nullptr) {
       end_range(*tracer->globals, *own, event_id, 0, 0, kNothingMore);
     }
@@ -207,7 +207,7 @@ bool meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
   calls.met_in = tracing;
   PyFrameObject* frames[kMaxStartFrames];
   Py_XINCREF(innermost);
-  const int count = stack_of(innermost, frames);
+  const int count = read_stack(innermost, frames);
   return enter_stack(calls, frames, count, began_at) == 0 && calls.met_in == tracing;
 }
 
@@ -223,14 +223,14 @@ bool is_known_thread(uint64_t thread) {
 int record_blocked_thread(PyThreadState* thread, uint64_t native_id) {
   const uint64_t id = PyThreadState_GetID(thread);
   if (id > tracer->newest_thread || is_known_thread(id) || had_other_profile_function(id)) return 0;
-  ThreadBuffer* const buffer = registry().buffer_of_blocked(thread->thread_id, native_id);
+  ThreadBuffer* const buffer = registry().blocked_buffer(thread->thread_id, native_id);
   if (buffer == nullptr) return 0;
   ThreadCalls calls;
   calls.buffer = buffer;
   calls.tracing = tracer->tracing;
   calls.met_in = tracer->tracing;
   PyFrameObject* frames[kMaxStartFrames];
-  const int result = enter_stack(calls, frames, stack_of(PyThreadState_GetFrame(thread), frames),
+  const int result = enter_stack(calls, frames, read_stack(PyThreadState_GetFrame(thread), frames),
                                  tracer->began_at);
   buffer->reading.ended.store(true, std::memory_order_release);
   return result;
@@ -320,7 +320,7 @@ void end_all_calls() {
   for (const auto& calls : thread_calls().all()) end_and_forget(*calls);
 }
 
-bool end_calls_of(uint64_t thread) {
+bool end_thread_calls(uint64_t thread) {
   bool was_traced = false;
   for (const auto& calls : thread_calls().all()) {
     if (calls->met_in != tracer->tracing || calls->thread != thread) continue;

@@ -47,7 +47,7 @@ PyObject* without_calls() { return answer(PyErr_Occurred() ? -1 : 0); }
 }
 
 CFunction called(Arguments arguments) {
-  return CFunction::of(arguments[2], first_argument(arguments));
+  return CFunction::from_callable(arguments[2], first_argument(arguments));
 }
 
 // What takes longer goes on in functions of its own, so that what is mostly done saves and restores
@@ -97,9 +97,9 @@ CFunction called(Arguments arguments) {
 
 // Of the two types that nearly all C functions are of; else without a definition.
 [[gnu::always_inline]] inline CFunction usually_called(PyObject* callable, Arguments arguments) {
-  if (Py_TYPE(callable) == &PyCFunction_Type) return CFunction::builtin_name(callable);
+  if (Py_TYPE(callable) == &PyCFunction_Type) return CFunction::from_builtin(callable);
   if (Py_TYPE(callable) != &PyMethodDescr_Type) return {};
-  return CFunction::method_name(callable, first_argument(arguments));
+  return CFunction::from_method(callable, first_argument(arguments));
 }
 
 // CPython is asked for the thread by another function, which calls this one last: so this one saves
@@ -164,15 +164,15 @@ PyTypeObject* callback_type() {
   return PyType_Ready(&type) == 0 ? &type : nullptr;
 }
 
-PyObject* callback_of(vectorcallfunc function) {
+PyObject* make_callback(vectorcallfunc function) {
   PyTypeObject* const type = callback_type();
   Callback* const made = type != nullptr ? PyObject_New(Callback, type) : nullptr;
   if (made != nullptr) made->function = function;
   return reinterpret_cast<PyObject*>(made);
 }
 
-bool add(PyObject* callbacks, vectorcallfunc of_event, std::initializer_list<const char*> events) {
-  const Reference function(callback_of(of_event));
+bool add(PyObject* callbacks, vectorcallfunc on_event, std::initializer_list<const char*> events) {
+  const Reference function(make_callback(on_event));
   if (!function) return false;
   for (const char* event : events) {
     if (PyDict_SetItemString(callbacks, event, function.get()) < 0) return false;

@@ -39,22 +39,23 @@ namespace {
 }
 
 [[gnu::noinline]] int on_other_c_call(ThreadCalls& calls, PyObject* argument) {
-  const CFunction function = CFunction::of(argument, nullptr);
+  const CFunction function = CFunction::from_callable(argument, nullptr);
   return tracer->c_calls && function.definition != nullptr ? enter_c_slowly(calls, function) : 0;
 }
 
 // CPython is asked for the thread by another function, which calls this one last: so this one saves
 // and restores no registers.
-[[gnu::noinline, gnu::hot]] int on_c_call_of(PyObject* argument, const PyThreadState* thread) {
+[[gnu::noinline, gnu::hot]] int on_called_function(PyObject* argument,
+                                                   const PyThreadState* thread) {
   ThreadCalls& calls = *tls_calls;
   const bool is_usual = Py_TYPE(argument) == &PyCFunction_Type && tracer->c_calls;
   if (__builtin_expect(!is_usual, 0)) return on_other_c_call(calls, argument);
-  const KnownCall* const known = recent_functions.find(CFunction::builtin_name(argument));
+  const KnownCall* const known = recent_functions.find(CFunction::from_builtin(argument));
   return begin_known_c(calls, known, thread) ? 0 : on_other_c_call(calls, argument);
 }
 
 [[gnu::noinline, gnu::hot]] int on_c_call(PyObject* argument) {
-  return on_c_call_of(argument, PyThreadState_Get());
+  return on_called_function(argument, PyThreadState_Get());
 }
 
 [[gnu::noinline]] int on_other_return(ThreadCalls& calls, PyFrameObject* frame) {
@@ -125,7 +126,7 @@ int profile(PyThreadState* thread) {
   if (has_it(thread) || !tracer->is_on()) return 0;
   const uint64_t id = PyThreadState_GetID(thread);
   const bool has_other = thread->c_profilefunc != nullptr;
-  const bool was_traced = end_calls_of(id);
+  const bool was_traced = end_thread_calls(id);
   if (has_other && !had_other_profile_function(id)) {
     tracer->with_other_profile_functions.push_back(id);
   }

@@ -110,9 +110,9 @@ void end_all_calls();
 
 // The same of the thread with this PyThreadState's id, which is met anew when it is told of again.
 // Whether it was traced.
-bool end_calls_of(uint64_t thread);
+bool end_thread_calls(uint64_t thread);
 
-constexpr uint64_t event_id_of(uint64_t entry) {
+constexpr uint64_t entry_event_id(uint64_t entry) {
   return entry & ~(ThreadCalls::kCFunction | ThreadCalls::kHidden);
 }
 
@@ -128,7 +128,7 @@ inline bool had_other_profile_function(uint64_t thread) {
 inline bool is_deep_enough(const ThreadCalls& calls) { return calls.depth >= tracer->max_depth; }
 
 inline void end_call(ThreadCalls& calls, uint64_t entry) {
-  const uint64_t event_id = event_id_of(entry);
+  const uint64_t event_id = entry_event_id(entry);
   if (event_id == 0) return;
   end_range(*tracer->globals, *calls.buffer, event_id, 0, 0, kNothingMore);
   calls.depth -= calls.depth != 0;
@@ -144,7 +144,7 @@ inline void pop(ThreadCalls& calls) {
 // `tracing`: the one in which the call began. What can't be pushed is ended: because that was
 // stopped, or the stack is full.
 inline void push(ThreadCalls& calls, OpenCall call, uint64_t tracing) {
-  calls.depth += event_id_of(call.entry) != 0;
+  calls.depth += entry_event_id(call.entry) != 0;
   if (calls.stack.is_full() && calls.hidden_from == kNothingHidden && !is_deep_enough(calls)) {
     count_dropped_begin(*calls.buffer);
   }

@@ -55,7 +55,7 @@ inline PyObject* new_column(OwnedBytes&& bytes) {
 
 // A vector's items as a column, which takes its memory.
 template <typename Vector>
-PyObject* column_of(Vector& items) {
+PyObject* make_column(Vector& items) {
   const auto owner = std::make_shared<Vector>(std::move(items));
   return new_column({owner, owner->data(), owner->size() * sizeof(typename Vector::value_type)});
 }
@@ -63,12 +63,12 @@ PyObject* column_of(Vector& items) {
 // The same, owned here.
 template <typename Vector>
 Reference column(Vector& items) {
-  return Reference(column_of(items));
+  return Reference(make_column(items));
 }
 
 template <typename Vector>
 bool put_column(PyObject* tuple, Py_ssize_t position, Vector& items) {
-  PyObject* column = tuple != nullptr ? column_of(items) : nullptr;
+  PyObject* column = tuple != nullptr ? make_column(items) : nullptr;
   if (column != nullptr) PyTuple_SET_ITEM(tuple, position, column);
   return column != nullptr;
 }

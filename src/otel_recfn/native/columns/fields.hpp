@@ -47,7 +47,7 @@ class RecordType {
 
   // A record of these items, each a Reference. Null with an error set if one of them is null.
   template <typename... Items>
-  PyObject* of(Items... items) const {
+  PyObject* make(Items... items) const {
     if (!(static_cast<bool>(items) && ...)) return nullptr;
     Reference record(PyStructSequence_New(type_));
     if (!record) return nullptr;
@@ -62,7 +62,7 @@ class RecordType {
 
 // A type of records that have the members of a struct.
 template <typename Row>
-class RecordTypeOf {
+class RowRecordType {
  public:
   bool add_to(PyObject* module, const char* full_name, const char* documentation) {
     static_assert(has_each_field<Row>(), "fields_of lists every member, in order");
@@ -76,18 +76,19 @@ class RecordTypeOf {
   // A list of a record for each row.
   template <typename Rows>
   PyObject* list(const Rows& rows) const {
-    return list_of(rows, [this](const Row& row) { return of(row); });
+    return list_of(rows, [this](const Row& row) { return make(row); });
   }
 
   // Null with an error set where there is no memory.
-  PyObject* of(const Row& row) const {
-    return of(row, std::make_index_sequence<fields_of(static_cast<const Row*>(nullptr)).size()>());
+  PyObject* make(const Row& row) const {
+    return make(row,
+                std::make_index_sequence<fields_of(static_cast<const Row*>(nullptr)).size()>());
   }
 
  private:
   template <size_t... Places>
-  PyObject* of(const Row& row, std::index_sequence<Places...>) const {
-    return type_.of(Reference(number<Places>(row))...);
+  PyObject* make(const Row& row, std::index_sequence<Places...>) const {
+    return type_.make(Reference(number<Places>(row))...);
   }
 
   // The member at that place.

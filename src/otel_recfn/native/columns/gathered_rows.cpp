@@ -232,7 +232,7 @@ struct Gathered {
   PyObject* fields() {
     const Reference dict(PyDict_New());
     for (Gathering& each : columns) {
-      const Reference column(dict ? column_of(each.bytes) : nullptr);
+      const Reference column(dict ? make_column(each.bytes) : nullptr);
       if (!column || PyDict_SetItem(dict.get(), each.name, column.get()) < 0) return nullptr;
     }
     const auto add = [&](const char* name, Reference value) {

@@ -138,9 +138,9 @@ class ClockMapping {
 
   // The one that was the newest at that moment.
   const Line& line_of(uint64_t ticks) const {
-    size_t at = 0;
-    while (at + 1 < lines_.size() && ticks < lines_[at].ticks) ++at;
-    return lines_[at];
+    const Line* line = &lines_.front();
+    while (line != &lines_.back() && ticks < line->ticks) ++line;
+    return *line;
   }
 
   void follow_ticks(const Reading& now) {

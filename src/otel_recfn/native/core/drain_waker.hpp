@@ -25,7 +25,8 @@ class DrainWaker {
 #endif
   }
 
-  void wait(uint64_t timeout_ns) {
+  // Whether it was woken.
+  bool wait(uint64_t timeout_ns) {
 #if defined(__linux__)
     const timespec timeout = as_timespec(timeout_ns);
     // The kernel compares the word with 0 itself as it puts the thread to sleep: a wake that comes
@@ -39,7 +40,7 @@ class DrainWaker {
       nanosleep(&slice, nullptr);
     }
 #endif
-    woken_.store(0);
+    return woken_.exchange(0) != 0;
   }
 
  private:

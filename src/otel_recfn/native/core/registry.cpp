@@ -214,7 +214,7 @@ ThreadBuffer* Registry::create() {
   return buffer;
 }
 
-ThreadBuffer* Registry::buffer_of_blocked(uint64_t ident, uint64_t native_id) {
+ThreadBuffer* Registry::blocked_buffer(uint64_t ident, uint64_t native_id) {
   std::lock_guard lock(mutex_);
   // Before the buffer is mapped: what could throw afterwards would lose it.
   buffers_.reserve(buffers_.size() + 1);

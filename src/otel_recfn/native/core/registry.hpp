@@ -93,7 +93,7 @@ class Registry {
   // A buffer of its own number for rows of a thread that doesn't write them itself, by
   // `pthread_self` and the system's id (0: not known). Whoever asked writes it, and sets `ended`
   // then. Null without memory.
-  ThreadBuffer* buffer_of_blocked(uint64_t ident, uint64_t native_id);
+  ThreadBuffer* blocked_buffer(uint64_t ident, uint64_t native_id);
 
   // The waker of the thread that drains.
   DrainWaker& waker();

@@ -34,13 +34,13 @@ struct Scalar {
   uint64_t words[kMaxScalarWords] = {};
 };
 
-inline uint64_t bits_of(double value) {
+inline uint64_t as_bits(double value) {
   uint64_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
 }
 
-inline double real_of(uint64_t bits) {
+inline double as_real(uint64_t bits) {
   double value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
@@ -69,10 +69,10 @@ inline std::string scalar_text(uint64_t tag, const uint64_t* words) {
     case kInteger:
       return std::to_string(static_cast<int64_t>(words[0]));
     case kReal:
-      return real_text(real_of(words[0]));
+      return real_text(as_real(words[0]));
     case kComplex: {
-      const double imaginary = real_of(words[1]);
-      return real_text(real_of(words[0])) + (imaginary >= 0 ? "+" : "-") +
+      const double imaginary = as_real(words[1]);
+      return real_text(as_real(words[0])) + (imaginary >= 0 ? "+" : "-") +
              real_text(std::abs(imaginary)) + "j";
     }
     default:

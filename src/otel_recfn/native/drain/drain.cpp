@@ -56,7 +56,11 @@ Drained Drain::run(bool close_open, bool open_ranges, bool end_steps, const Idle
     read(close_open, end_steps);
     closed = out_.rows.size();
     out_.closed = closed;
-    if (open_ranges) copy_open(clock_->monotonic_ns(read_ticks(globals_.use_cycle_counter)));
+    if (open_ranges) {
+      const int64_t now_ns = clock_->monotonic_ns(read_ticks(globals_.use_cycle_counter));
+      copy_open(now_ns);
+      copy_steps(now_ns + clock_->offset_ns());
+    }
     out_.contexts = contexts_;
     out_.epoch = names_.epoch();
     for (size_t i = names_.epoch() == epoch ? known : 0; i < names_.size(); ++i) {
@@ -73,7 +77,7 @@ Drained Drain::run(bool close_open, bool open_ranges, bool end_steps, const Idle
 
 std::optional<NamedTraceStart> Drain::trace_of(uint64_t event_id, const IdleLimits& idle_limits) {
   idle_limits_ = idle_limits;
-  const Thread* thread = nullptr;
+  Thread* thread = nullptr;
   try {
     thread = read_now(event_id >> kOrdinalBits);
   } catch (...) {
@@ -90,7 +94,7 @@ std::optional<NamedTraceStart> Drain::trace_of(uint64_t event_id, const IdleLimi
 
 // Reads what the thread with that number has recorded, as a run does, unless too many rows wait for
 // a run. Null if there is no such thread.
-const Drain::Thread* Drain::read_now(uint64_t number) {
+Drain::Thread* Drain::read_now(uint64_t number) {
   const bool reads = clock_ && out_.rows.size() < kMostReadBetweenRuns;
   if (reads) collect_remote_ends();
   // After the ends, so that who ended a range is known; before a thread is found, since it moves
@@ -209,13 +213,15 @@ void Drain::drop_open() {
   remote_.clear();
   for (Thread& thread : threads_) {
     const auto has_begun = [&thread](const OpenRange& open) {
-      return open.ordinal <= thread.ordinal;  // else its begin failed, and is read again
+      // Else its begin failed, and is read again.
+      return open.row.event_id <= make_event_id(thread.buffer->number, thread.ordinal);
     };
     const auto lost = std::count_if(thread.open.begin(), thread.open.end(), has_begun);
     count_discarded(static_cast<size_t>(lost));
     thread.open.clear();
     thread.open_calls = 0;
     thread.steps.forget();
+    thread.samples.clear();
   }
 }
 
@@ -245,7 +251,7 @@ void Drain::list_threads() {
     const ThreadBuffer& buffer = *thread.buffer;
     const uint64_t unread = buffer.reading.published.load(std::memory_order_acquire) -
                             buffer.reading.consumed.load(std::memory_order_relaxed);
-    if (unread != 0 || !thread.open.empty()) list(thread);
+    if (unread != 0 || !thread.open.empty() || !thread.samples.empty()) list(thread);
     if (unread == 0) continue;
     const uint64_t unended =
         thread.open.size() + buffer.ordinal.load(std::memory_order_relaxed) - thread.ordinal;
@@ -283,6 +289,15 @@ void Drain::settle_steps(bool all) {
     list(thread);
     thread.steps.end_stretches(now_ns, idle_limits_.ns, thread.index, all || thread.has_ended,
                                out_.steps);
+  }
+}
+
+// The threads were listed as steps were settled. The copies of open ranges end now, and a step is
+// longer than they are.
+void Drain::copy_steps(int64_t now_ns) {
+  for (const Thread& thread : threads_) {
+    if (thread.index == kUnlisted) continue;
+    thread.steps.copy_unfinished(now_ns + 1, thread.index, out_.unfinished_steps);
   }
 }
 

@@ -12,6 +12,7 @@
 //     read_records.cpp   one ring: what each record says
 //     open_ranges.cpp    what a range lies in, and how it ends
 //     training_steps.hpp which outermost ranges are a step
+//     python_samples.cpp what ran in Python meanwhile
 //     rows.hpp           the columns
 //
 // Runs without the GIL, one at a time (the caller holds `mutex()`). It keeps, per thread, what the
@@ -31,6 +32,7 @@
 #include "core/clock.hpp"
 #include "core/registry.hpp"
 #include "drain/node_ids.hpp"
+#include "drain/python_samples.hpp"
 #include "drain/rows.hpp"
 #include "drain/training_steps.hpp"
 
@@ -55,13 +57,22 @@ class Drain {
   std::mutex& mutex() { return mutex_; }
 
   // What closed since the last run. `open_ranges`: copies of the ranges that are still open come
-  // after the rows. `idle_limits`: a training step ends where nothing ran for so long; `end_steps`:
-  // wherever nothing is open. `known`: so many names of that epoch the caller has.
+  // after the rows, and copies of the training steps that go on. `idle_limits`: a training step
+  // ends where nothing ran for so long; `end_steps`: wherever nothing is open. `known`: so many
+  // names of that epoch the caller has.
   Drained run(bool close_open, bool open_ranges, bool end_steps, const IdleLimits& idle_limits,
               uint64_t epoch, size_t known);
   // The trace of ours that an open range would be in, if no span is around it: what its thread has
   // recorded is read until now, and waits for the next run. Nothing where the range isn't known.
   std::optional<NamedTraceStart> trace_of(uint64_t event_id, const IdleLimits& idle_limits);
+  // Looks at what threads record from now on: those that have recorded something by then are
+  // followed.
+  void begin_looks();
+  // A look at each of them that is due, and the threads that have recorded nothing between the two.
+  void begin_look();
+  std::vector<QuietThread> end_look();
+  // What a thread ran that was found so.
+  void add_sample(uint64_t thread_number, NewSample sample);
   // So many rows never got to whoever asked for them. From any thread.
   void count_discarded(size_t rows) { discarded_.fetch_add(rows, std::memory_order_relaxed); }
   uint64_t discarded() const { return discarded_.load(std::memory_order_relaxed); }
@@ -80,10 +91,10 @@ class Drain {
 
  private:
   struct OpenRange {
-    OpenRange(uint64_t its_ordinal, uint64_t its_key) : ordinal(its_ordinal), key(its_key) {}
+    OpenRange() {}  // written for the reason that FullRow's is
 
     FullRow row;
-    uint64_t ordinal, key;
+    uint64_t key = 0;           // by which another thread ends it
     bool compiles = false;      // it is a compilation, or lies in one
     bool is_outermost = false;  // for training steps: it lies in no range but traced calls
     uint32_t step_context = 0;
@@ -96,16 +107,8 @@ class Drain {
   };
   // A range that another thread has ended, which begins may still name as their parent.
   struct ClosedRemotely {
-    uint64_t ordinal;
+    uint64_t event_id;
     Parents parents;
-  };
-  // The begin or point that is read now.
-  struct BeginInfo {
-    uint64_t ticks, event_id;
-    int64_t start_ns, offset_ns;
-    Parents parents;
-    bool in_compilation, is_outermost;
-    bool parent_elsewhere;  // as kParentElsewhere
   };
   static constexpr uint32_t kUnlisted = UINT32_MAX;
   struct Thread {
@@ -129,6 +132,8 @@ class Drain {
     uint32_t open_calls = 0;                      // of Python's, among them
     std::vector<ClosedRemotely> closed_remotely;  // the newest few
     TrainingSteps steps;
+    Looks looks;
+    std::vector<NewSample> samples;  // in the order of their positions
 
     uint64_t word(uint64_t position) const { return words[position & mask]; }
 
@@ -137,7 +142,7 @@ class Drain {
 
   // drain.cpp: a run, and the tables that rows index.
   void read(bool close_open, bool end_steps);
-  const Thread* read_now(uint64_t number);
+  Thread* read_now(uint64_t number);
   Drained take();
   void drop_read(size_t closed);
   void begin_clock();
@@ -149,12 +154,14 @@ class Drain {
   void list(Thread& thread);
   uint32_t thread_index(uint64_t number, uint32_t otherwise);
   void settle_steps(bool all);
+  void copy_steps(int64_t now_ns);
   void retire_ended();
   void compact_names();
   void compact_contexts();
 
   // read_records.cpp
   void read_thread(Thread& thread, uint64_t until_ticks);
+  uint64_t read_until(Thread& thread, uint64_t position, uint64_t end, uint64_t until_ticks);
   void enter_ring(Thread& thread, uint64_t position);
   uint64_t read_record(Thread& thread, uint64_t position);
   uint64_t read_other_record(Thread& thread, uint64_t head, uint64_t position);
@@ -164,26 +171,31 @@ class Drain {
   void read_number(Thread& thread, uint64_t head, uint64_t number);
   void read_context(Thread& thread, uint64_t position);
   void read_shapes(Thread& thread, uint64_t position, uint32_t count);
-  void read_begin(Thread& thread, uint64_t head, uint64_t position);
+  void read_begin(Thread& thread, uint64_t head, uint64_t ticks, uint64_t position);
   void read_point(Thread& thread, uint64_t head, uint64_t position);
   void read_end(Thread& thread, uint64_t head, uint64_t ticks);
   bool is_from_earlier(Thread& thread, uint64_t ticks);
-  BeginInfo begin_info(Thread& thread, uint64_t head, uint64_t ticks);
-  void fill(const Thread& thread, FullRow& row, uint64_t head, const BeginInfo& one);
+  void fill(const Thread& thread, FullRow& row, uint64_t head, uint64_t ticks);
+  const OpenRange* fill_parents(Thread& thread, FullRow& row, uint64_t head, uint64_t ticks,
+                                const OpenRange* end) const;
   uint64_t handle_of(uint64_t event_id);
   bool is_phase(const Row& row) const;
+  void note_compilation(OpenRange& range, bool in_compilation) const;
   void number_enclosing_range(Thread& thread) const;
   Work work_of(const Thread& thread, const Row& row) const;
   void note_training(Thread& thread, OpenRange& range, uint64_t position);
   bool optimizer_comes(const Thread& thread, uint64_t position) const;
   static void begun(Thread& thread);
 
+  // python_samples.cpp
+  bool is_due(const Looks& looks, uint64_t ticks) const;
+  void place(Thread& thread, const NewSample& sample);
+
   // open_ranges.cpp
-  static const OpenRange* find_open(const Thread& thread, uint64_t event_id);
-  static const OpenRange* innermost(const Thread& thread);
-  static const OpenRange* find_enclosing_range(const Thread& thread, bool base);
-  static Parents recorded_parents(const Thread& thread, bool base, uint64_t event_id);
-  static std::optional<Parents> parents_in_named(const Thread& thread);
+  static OpenRange* find_open(Thread& thread, uint64_t event_id);
+  static const OpenRange* innermost(const Thread& thread, const OpenRange* end);
+  static Parents recorded_parents(Thread& thread, bool base, uint64_t event_id);
+  static std::optional<Parents> parents_in_named(Thread& thread);
   uint64_t innermost_call(const Thread& thread) const;
   void note_end(FullRow& row, uint64_t ticks) const;
   static void end_row(Row& row, int64_t end_ns, uint32_t thread, uint32_t end_thread);

@@ -43,7 +43,7 @@ class NodeIds {
     std::atomic<int64_t> node_id{-1};
   };
 
-  int64_t find(uint64_t ticks) const;
+  [[gnu::cold]] int64_t find(uint64_t ticks) const;
   void add(int64_t node_id, uint64_t ticks);
   void follow_torch();
 

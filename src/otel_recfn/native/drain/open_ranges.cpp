@@ -28,30 +28,26 @@ uint64_t caller_of(const FullRow& row) {
 
 }  // namespace
 
-const Drain::OpenRange* Drain::find_open(const Thread& thread, uint64_t event_id) {
-  const auto is_it = [event_id](const OpenRange& open) { return open.row.event_id == event_id; };
-  const auto found = std::find_if(thread.open.rbegin(), thread.open.rend(), is_it);
-  return found != thread.open.rend() ? &*found : nullptr;
-}
-
-// The innermost open range in which others may lie by their place in the thread; null where there
-// is none.
-const Drain::OpenRange* Drain::innermost(const Thread& thread) {
+Drain::OpenRange* Drain::find_open(Thread& thread, uint64_t event_id) {
   for (auto open = thread.open.rbegin(); open != thread.open.rend(); ++open) {
-    if ((open->row.flags & kAsync) == 0) return &*open;
+    if (open->row.event_id == event_id) return &*open;
   }
   return nullptr;
 }
 
-// That range, which what begins next lies in unless records say what it lies in; null where there
-// is none.
-const Drain::OpenRange* Drain::find_enclosing_range(const Thread& thread, bool base) {
-  return base || thread.parent_ordinal != 0 ? nullptr : innermost(thread);
+// Of the open ranges before `end` the innermost one in which others may lie by their place in the
+// thread; null where there is none.
+const Drain::OpenRange* Drain::innermost(const Thread& thread, const OpenRange* end) {
+  for (const OpenRange* open = end; open != thread.open.data();) {
+    --open;
+    if ((open->row.flags & kAsync) == 0) return open;
+  }
+  return nullptr;
 }
 
 // Parent of a begin: the range named by its Parent record, otherwise
 // the last Context record.
-Drain::Parents Drain::recorded_parents(const Thread& thread, bool base, uint64_t event_id) {
+Drain::Parents Drain::recorded_parents(Thread& thread, bool base, uint64_t event_id) {
   const bool is_named = !base && thread.parent_ordinal != 0;
   if (const std::optional<Parents> parents = is_named ? parents_in_named(thread) : std::nullopt) {
     return {parents->parent, parents->root != 0 ? parents->root : event_id, parents->context};
@@ -61,20 +57,20 @@ Drain::Parents Drain::recorded_parents(const Thread& thread, bool base, uint64_t
 
 // In the range that it names; where another thread has ended that one meanwhile, in what was around
 // it.
-std::optional<Drain::Parents> Drain::parents_in_named(const Thread& thread) {
+std::optional<Drain::Parents> Drain::parents_in_named(Thread& thread) {
   std::optional<Parents> parents;
-  for (uint64_t ordinal = thread.parent_ordinal;;) {
-    const auto is_named = [ordinal](const auto& range) { return range.ordinal == ordinal; };
-    const auto open = std::find_if(thread.open.rbegin(), thread.open.rend(), is_named);
-    if (open != thread.open.rend()) {
-      return Parents{open->row.event_id, open->row.root, open->row.context};
+  uint64_t event_id = make_event_id(thread.buffer->number, thread.parent_ordinal);
+  for (;; event_id = parents->parent) {
+    if (const OpenRange* const open = find_open(thread, event_id)) {
+      return Parents{event_id, open->row.root, open->row.context};
     }
+    const auto is_named = [event_id](const ClosedRemotely& range) {
+      return range.event_id == event_id;
+    };
     const auto closed =
         std::find_if(thread.closed_remotely.rbegin(), thread.closed_remotely.rend(), is_named);
     if (closed == thread.closed_remotely.rend()) return parents;
     parents = closed->parents;
-    if (parents->parent >> kOrdinalBits != thread.buffer->number) return parents;
-    ordinal = parents->parent & kOrdinalMask;
   }
 }
 
@@ -179,7 +175,7 @@ void Drain::close_remotely_ended(Thread& thread, uint64_t until_ticks) {
     std::vector<ClosedRemotely>& live = thread.closed_remotely;
     if (live.size() == ClosedElsewhere::kCapacity) live.erase(live.begin());
     const uint64_t root = open.row.root != open.row.event_id ? open.row.root : 0;
-    live.push_back({open.ordinal, {open.row.parent, root, open.row.context}});
+    live.push_back({open.row.event_id, {open.row.parent, root, open.row.context}});
     seal(thread, open, clock_->monotonic_ns(end.ticks),
          (end.flags & (kEventFlags | kExposed)) | kCrossing, end_thread);
     remote_.erase(found);

@@ -70,15 +70,32 @@ void Drain::read_thread(Thread& thread, uint64_t until_ticks) {
   const uint64_t end = buffer.reading.published.load(std::memory_order_acquire);
   thread.ring_ends = 0;  // rings may have been added since
   uint64_t position = buffer.reading.consumed.load(std::memory_order_relaxed);
+  size_t placed = 0;
+  for (const NewSample& sample : thread.samples) {
+    if (sample.position > end) break;
+    position = read_until(thread, position, sample.position, until_ticks);
+    if (position < sample.position) break;
+    // Else records behind it were read before it came.
+    if (position == sample.position) place(thread, sample);
+    ++placed;
+  }
+  thread.samples.erase(thread.samples.begin(),
+                       thread.samples.begin() + static_cast<std::ptrdiff_t>(placed));
+  read_until(thread, position, end, until_ticks);
+  if (!remote_.empty()) close_remotely_ended(thread, UINT64_MAX);
+}
+
+// Returns the position up to which records are read now.
+uint64_t Drain::read_until(Thread& thread, uint64_t position, uint64_t end, uint64_t until_ticks) {
   while (position < end) {
     if (position >= thread.ring_ends) enter_ring(thread, position);
     if (is_begin(thread.word(position)) && thread.word(position + 1) > until_ticks) break;
     position = read_record(thread, position);
     // Release: the thread may write over what is read. After each record and not at the end, so
     // that a thread whose ring is full gets room while the rest is read.
-    buffer.reading.consumed.store(position, std::memory_order_release);
+    thread.buffer->reading.consumed.store(position, std::memory_order_release);
   }
-  if (!remote_.empty()) close_remotely_ended(thread, UINT64_MAX);
+  return position;
 }
 
 // What stands at that position, and until where. Earlier rings have been read, and nobody writes
@@ -101,10 +118,10 @@ inline uint64_t Drain::read_record(Thread& thread, uint64_t position) {
   const uint64_t head = thread.word(position);
   switch (kind_of(head)) {
     case kBegin:
-      read_begin(thread, head, position);
+      read_begin(thread, head, thread.word(position + 1), position);
       return position + kBeginWords;
     case kLongBegin:
-      read_begin(thread, head, position);
+      read_begin(thread, head, thread.word(position + 1), position);
       return position + kLongBeginWords;
     case kEnd:
       read_end(thread, head, thread.word(position + 1));
@@ -215,58 +232,52 @@ bool Drain::is_from_earlier(Thread& thread, uint64_t ticks) {
   return true;
 }
 
-// It is the thread's next one only when begun() says so.
-[[gnu::always_inline]] inline Drain::BeginInfo Drain::begin_info(Thread& thread, uint64_t head,
-                                                                 uint64_t ticks) {
-  if (!remote_.empty()) close_remotely_ended(thread, ticks);
-  const uint64_t event_id = make_event_id(thread.buffer->number, thread.ordinal + 1);
-  const bool base = (flags_of(head) & kBaseBegin) != 0;
-  const OpenRange* enclosing_range = find_enclosing_range(thread, base);
-  BeginInfo one{};
-  one.ticks = ticks;
-  one.event_id = event_id;
-  one.start_ns = clock_->monotonic_ns(ticks);
-  one.in_compilation = enclosing_range != nullptr && enclosing_range->compiles;
-  if (enclosing_range != nullptr) {
-    one.parents = {enclosing_range->row.event_id, enclosing_range->row.root,
-                   enclosing_range->row.context};
-    one.offset_ns = enclosing_range->row.offset_ns;
-    one.is_outermost =
-        enclosing_range->is_outermost && enclosing_range->row.source == kPythonCallSource;
-  } else {
-    one.parents = recorded_parents(thread, base, event_id);
-    one.offset_ns = clock_->offset_ns(ticks);
-    const OpenRange* const open = innermost(thread);
-    one.parent_elsewhere = one.parents.parent != (open != nullptr ? open->row.event_id : 0);
-    one.is_outermost = one.parents.root == event_id;
-  }
-  return one;
-}
-
 // The handle of a range that its source gave none.
 inline uint64_t Drain::handle_of(uint64_t event_id) {
   return event_id < kFirstCountedHandle ? event_id : next_handle_++;
 }
 
-// What every begin and point has in common. The row is as it was made.
+// What every begin and point has in common, but for its parents. The row is as it was made. It is
+// the thread's next one only when begun() says so.
 [[gnu::always_inline]] inline void Drain::fill(const Thread& thread, FullRow& row, uint64_t head,
-                                               const BeginInfo& one) {
-  row.optional_fields = thread.pending;
-  row.event_id = one.event_id;
-  row.handle = handle_of(one.event_id);
+                                               uint64_t ticks) {
+  // Else all of it would be copied, which is more than the rest of the row.
+  if (thread.pending) row.optional_fields = thread.pending;
+  row.event_id = make_event_id(thread.buffer->number, thread.ordinal + 1);
+  row.handle = handle_of(row.event_id);
   row.name = thread.dictionary[slot_of(head)];
   row.scope = static_cast<uint8_t>(scope_of(head));
-  row.flags =
-      (flags_of(head) & kEventFlags) | (one.parent_elsewhere ? uint32_t{kParentElsewhere} : 0u);
+  row.flags = flags_of(head) & kEventFlags;
   row.source = source_of(head);
-  row.start_ns = one.start_ns;
-  row.offset_ns = one.offset_ns;
-  row.parent = one.parents.parent;
-  row.root = one.parents.root;
-  row.context = one.parents.context;
-  const int64_t node_id = node_ids_.at(one.ticks);
+  row.start_ns = clock_->monotonic_ns(ticks);
+  const int64_t node_id = node_ids_.at(ticks);
   if (node_id != -1) row.fill_optional().node_id = node_id;
   if (thread.profiler != 0) row.fill_optional().profiler = thread.profiler;
+}
+
+// Fills the parents of a begin or point, and the offset of its times. Around it may be the open
+// ranges before `end`: returns the one in which it lies by its place in the thread, null where
+// records say what it lies in.
+[[gnu::always_inline]] inline const Drain::OpenRange* Drain::fill_parents(
+    Thread& thread, FullRow& row, uint64_t head, uint64_t ticks, const OpenRange* end) const {
+  const bool base = (flags_of(head) & kBaseBegin) != 0;
+  const OpenRange* const by_place = innermost(thread, end);
+  if (by_place != nullptr && !base && thread.parent_ordinal == 0) {
+    row.parent = by_place->row.event_id;
+    row.root = by_place->row.root;
+    row.context = by_place->row.context;
+    row.offset_ns = by_place->row.offset_ns;
+    return by_place;
+  }
+  const Parents parents = recorded_parents(thread, base, row.event_id);
+  row.parent = parents.parent;
+  row.root = parents.root;
+  row.context = parents.context;
+  row.offset_ns = clock_->offset_ns(ticks);
+  if (row.parent != (by_place != nullptr ? by_place->row.event_id : 0)) {
+    row.flags |= kParentElsewhere;
+  }
+  return nullptr;
 }
 
 void Drain::begun(Thread& thread) {
@@ -275,31 +286,40 @@ void Drain::begun(Thread& thread) {
   thread.pending.reset();
 }
 
-// Of a compilation, as PyTorch announces it itself.
+// Of a compilation, as PyTorch announces it itself; asked for ranges of the user scope.
 bool Drain::is_phase(const Row& row) const {
   constexpr std::string_view suffix = " (dynamo_timed)";
-  if (row.scope != kUserScope || row.source != kTorchSource) return false;
+  if (row.source != kTorchSource) return false;
   const std::string_view name = names_.text(row.name);
   return name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
 }
 
-void Drain::read_begin(Thread& thread, uint64_t head, uint64_t position) {
-  if (is_from_earlier(thread, thread.word(position + 1))) return;
-  const BeginInfo one = begin_info(thread, head, thread.word(position + 1));
-  const uint64_t caller = thread.open_calls == 0 ? 0 : innermost_call(thread);
-  // Filled where it stays: it is large.
-  OpenRange& range = thread.open.emplace_back(thread.ordinal + 1, one.event_id);
-  FullRow& row = range.row;
-  fill(thread, row, head, one);
-  range.compiles = one.in_compilation || row.source == kCompilationSource || is_phase(row);
+inline void Drain::note_compilation(OpenRange& range, bool in_compilation) const {
+  Row& row = range.row;
+  range.compiles = in_compilation || row.source == kCompilationSource ||
+                   (row.scope == kUserScope && is_phase(row));
   // But for ranges of PyTorch's phases, and of the program's: it runs them to compile.
-  if (one.in_compilation && (row.scope != kUserScope || row.source == kModuleSource)) {
+  if (in_compilation && (row.scope != kUserScope || row.source == kModuleSource)) {
     row.flags |= kInCompilation;
   }
+}
+
+void Drain::read_begin(Thread& thread, uint64_t head, uint64_t ticks, uint64_t position) {
+  if (is_from_earlier(thread, ticks)) return;
+  if (!remote_.empty()) close_remotely_ended(thread, ticks);
+  const uint64_t caller = thread.open_calls == 0 ? 0 : innermost_call(thread);
+  // Filled where it stays: it is large.
+  OpenRange& range = thread.open.emplace_back();
+  FullRow& row = range.row;
+  fill(thread, row, head, ticks);
+  const OpenRange* const enclosing_range = fill_parents(thread, row, head, ticks, &range);
+  const bool is_root = row.root == row.event_id;
+  note_compilation(range, enclosing_range != nullptr && enclosing_range->compiles);
   row.forward_thread_id = payload_of(head);
   if (row.forward_thread_id != 0 && row.source == kTorchSource) {
     row.forward_thread_id = registry().logical_id_of(row.forward_thread_id);
   }
+  range.key = row.event_id;
   if (kind_of(head) == kLongBegin) {
     if (const uint64_t handle = thread.word(position + 2)) row.handle = handle;
     row.sequence_nr = static_cast<int64_t>(thread.word(position + 3));
@@ -308,10 +328,13 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t position) {
   if (caller != 0) row.fill_optional().caller = caller;
   if (row.scope == kBackwardFunctionScope) number_enclosing_range(thread);
   thread.open_calls += row.source == kPythonCallSource;
-  range.is_outermost = one.is_outermost;
-  if (one.is_outermost || row.scope == kUserScope) note_training(thread, range, position);
-  if (one.parents.root == one.event_id) {
-    out_.opened.add({one.event_id, row.name, row.source, row.start_ns + row.offset_ns, thread.index,
+  range.is_outermost =
+      enclosing_range == nullptr
+          ? is_root
+          : enclosing_range->is_outermost && enclosing_range->row.source == kPythonCallSource;
+  if (range.is_outermost || row.scope == kUserScope) note_training(thread, range, position);
+  if (is_root) {
+    out_.opened.add({row.event_id, row.name, row.source, row.start_ns + row.offset_ns, thread.index,
                      row.context, row.flags});
   }
   begun(thread);
@@ -397,9 +420,12 @@ void Drain::note_training(Thread& thread, OpenRange& range, uint64_t position) {
 }
 
 void Drain::read_point(Thread& thread, uint64_t head, uint64_t position) {
-  if (is_from_earlier(thread, thread.word(position + 1))) return;
+  const uint64_t ticks = thread.word(position + 1);
+  if (is_from_earlier(thread, ticks)) return;
+  if (!remote_.empty()) close_remotely_ended(thread, ticks);
   FullRow row;
-  fill(thread, row, head, begin_info(thread, head, thread.word(position + 1)));
+  fill(thread, row, head, ticks);
+  fill_parents(thread, row, head, ticks, thread.open.data() + thread.open.size());
   row.kind = kind_of(head) == kMark ? kMarkRow : kMemoryRow;
   row.source = kRecordFunctionSource;
   if (row.kind == kMemoryRow) {
@@ -413,19 +439,16 @@ void Drain::read_point(Thread& thread, uint64_t head, uint64_t position) {
 
 void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
   if (!remote_.empty()) close_remotely_ended(thread, ticks);
-  const auto is_it = [ordinal = ordinal_of(head)](const OpenRange& open) {
-    return open.ordinal == ordinal;
-  };
-  const auto found = std::find_if(thread.open.rbegin(), thread.open.rend(), is_it);
-  if (found != thread.open.rend()) {  // else it isn't open any more
-    const std::optional<int64_t> cut_ns =
-        found == thread.open.rbegin() ? std::nullopt : let_out(thread, *found);
-    const bool crosses = found != thread.open.rbegin() && !cut_ns;
+  const uint64_t event_id = make_event_id(thread.buffer->number, ordinal_of(head));
+  if (OpenRange* const ended = find_open(thread, event_id)) {  // else it isn't open any more
+    const bool is_innermost = ended == &thread.open.back();
+    const std::optional<int64_t> cut_ns = is_innermost ? std::nullopt : let_out(thread, *ended);
+    const bool crosses = !is_innermost && !cut_ns;
     const uint32_t flags =
         (end_flags_of(head) & (kEventFlags | kExposed)) | (crosses ? uint32_t{kCrossing} : 0u);
-    if (thread.pending) found->row.fill_optional().add(*thread.pending);
-    note_end(found->row, ticks);
-    seal(thread, *found, cut_ns ? *cut_ns : clock_->monotonic_ns(ticks), flags, thread.index);
+    if (thread.pending) ended->row.fill_optional().add(*thread.pending);
+    note_end(ended->row, ticks);
+    seal(thread, *ended, cut_ns ? *cut_ns : clock_->monotonic_ns(ticks), flags, thread.index);
   }
   thread.pending.reset();
 }

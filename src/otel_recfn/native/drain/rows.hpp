@@ -26,6 +26,7 @@
 
 #include "core/shapes.hpp"
 #include "core/thread_buffer.hpp"
+#include "drain/python_samples.hpp"
 #include "drain/training_steps.hpp"
 #include "memory/unfilled.hpp"
 #include "model/columns.hpp"
@@ -158,11 +159,7 @@ class Rows {
   void reserve(size_t rows) { usual_.reserve(rows); }
 
   void add(const FullRow& row) {
-    if (row.optional_fields || !optional_columns_.empty()) {
-      optional_columns_.reserve(usual_.capacity());
-      optional_columns_.fill_up(usual_.size());
-      optional_columns_.add(row.optional_fields.value_or(OptionalFields{}));
-    }
+    if (row.optional_fields || !optional_columns_.empty()) add_optional(row);
     usual_.add(row);
   }
 
@@ -177,6 +174,12 @@ class Rows {
   }
 
  private:
+  [[gnu::noinline]] void add_optional(const FullRow& row) {
+    optional_columns_.reserve(usual_.capacity());
+    optional_columns_.fill_up(usual_.size());
+    optional_columns_.add(row.optional_fields.value_or(OptionalFields{}));
+  }
+
   RowsInColumns<UsualColumns> usual_;
   RowsInColumns<OptionalColumns>
       optional_columns_;  // as many, or none where no row has anything in it
@@ -251,7 +254,9 @@ class NamePool {
 struct Drained {
   Rows rows;
   RowsInColumns<OpenedColumns> opened;
-  std::vector<TrainingStep> steps;  // that are over
+  std::vector<TrainingStep> steps;             // that are over
+  std::vector<TrainingStep> unfinished_steps;  // copies, as if they were over
+  std::vector<Sample> samples;
   std::vector<ThreadRow> threads;
   std::vector<Context> contexts;
   std::vector<std::string> new_names;  // those that the caller doesn't have

@@ -165,6 +165,17 @@ class TrainingSteps {
     }
   }
 
+  // Adds the steps that would be over if nothing followed. They go on.
+  void copy_unfinished(int64_t now_ns, uint32_t thread, std::vector<TrainingStep>& copies) const {
+    for (size_t index = 0; index < stretches_.size(); ++index) {
+      const Stretch& current = stretches_[index];
+      if (before_[index].has_stepped) {
+        copies.push_back(step_of(before_[index], thread, current.start_ns));
+      }
+      if (current.has_stepped) copies.push_back(step_of(current, thread, now_ns));
+    }
+  }
+
   // The context of the span in which the thread was last. Several contexts may be of one span.
   uint32_t context() const { return stretches_[1].context; }
   void forget() { *this = {}; }
@@ -297,16 +308,21 @@ class TrainingSteps {
     current.stepped_in = current.newest;
   }
 
-  // Reports the step of a stretch, if it has one. Readers of traces draw a step around its ranges
-  // only if it is longer than they are, so it is a nanosecond longer if nothing begins at its end.
-  void finish(Stretch& current, uint32_t thread, int64_t next_ns,
-              std::vector<TrainingStep>& ended) {
+  // Reports the step of a stretch, if it has one.
+  static void finish(Stretch& current, uint32_t thread, int64_t next_ns,
+                     std::vector<TrainingStep>& ended) {
     if (!current.has_stepped) return;
     current.has_stepped = false;
-    const int64_t end_ns = current.open != 0 ? std::max(current.end_ns, next_ns)
-                                             : current.end_ns + (next_ns > current.end_ns);
-    ended.push_back({current.number, current.first, current.stepped_in, current.start_ns, end_ns,
-                     thread, current.context, current.is_marked});
+    ended.push_back(step_of(current, thread, next_ns));
+  }
+
+  // Readers of traces draw a step around its ranges only if it is longer than they are, so it is a
+  // nanosecond longer if nothing begins at its end.
+  static TrainingStep step_of(const Stretch& stretch, uint32_t thread, int64_t next_ns) {
+    const int64_t end_ns = stretch.open != 0 ? std::max(stretch.end_ns, next_ns)
+                                             : stretch.end_ns + (next_ns > stretch.end_ns);
+    return {stretch.number, stretch.first, stretch.stepped_in, stretch.start_ns,
+            end_ns,         thread,        stretch.context,    stretch.is_marked};
   }
 
   std::array<Stretch, 2> stretches_;  // outside of spans, and in the span where the thread was last

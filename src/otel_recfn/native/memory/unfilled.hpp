@@ -23,7 +23,7 @@ class SpareBlocks {
     const size_t size = size_index(bytes);
     if (size >= kSizes) return ::operator new(bytes);
     void* block = taken(size);
-    return block != nullptr ? block : ::operator new(bytes_of(size));
+    return block != nullptr ? block : ::operator new(block_bytes(size));
   }
 
   // `bytes`: as they were asked for.
@@ -43,12 +43,12 @@ class SpareBlocks {
   static constexpr size_t kMaxBytes = size_t{48} << 20;
   static constexpr size_t kSizes = 10;  // each twice the one before
 
-  static constexpr size_t bytes_of(size_t size) { return (2 * kLargeBlock) << size; }
+  static constexpr size_t block_bytes(size_t size) { return (2 * kLargeBlock) << size; }
 
   // kSizes where it is larger than all of them.
   static size_t size_index(size_t bytes) {
     size_t size = 0;
-    while (size < kSizes && bytes_of(size) < bytes) ++size;
+    while (size < kSizes && block_bytes(size) < bytes) ++size;
     return size;
   }
 
@@ -56,7 +56,7 @@ class SpareBlocks {
     for (std::atomic<void*>& slot : blocks_[size]) {
       void* block = slot.load() != nullptr ? slot.exchange(nullptr) : nullptr;
       if (block == nullptr) continue;
-      bytes_.fetch_sub(bytes_of(size));
+      bytes_.fetch_sub(block_bytes(size));
       return block;
     }
     return nullptr;
@@ -64,12 +64,12 @@ class SpareBlocks {
 
   bool is_pooled(void* block, size_t size) noexcept {
     if (size >= kSizes || !wanted_.load()) return false;
-    if (bytes_.fetch_add(bytes_of(size)) + bytes_of(size) > kMaxBytes) free_all();
+    if (bytes_.fetch_add(block_bytes(size)) + block_bytes(size) > kMaxBytes) free_all();
     for (std::atomic<void*>& slot : blocks_[size]) {
       void* none = nullptr;
       if (bytes_.load() <= kMaxBytes && slot.compare_exchange_strong(none, block)) return true;
     }
-    bytes_.fetch_sub(bytes_of(size));
+    bytes_.fetch_sub(block_bytes(size));
     return false;
   }
 

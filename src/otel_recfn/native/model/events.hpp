@@ -72,6 +72,7 @@ enum Extra : uint32_t {
   kFlopsExtra = 2,
   kStackExtra = 4,
   kMemoryExtra = 8,
+  kSamplesExtra = 16,
 };
 
 enum RecordScope : uint32_t {

@@ -34,6 +34,7 @@ PyMethodDef functions[] = {
 #define RECFN_PARTS(PART)        \
   PART(add_recorder)             \
   PART(add_recorder_hooks)       \
+  PART(add_sampling)             \
   PART(add_ranges)               \
   PART(add_task_entries)         \
   PART(add_context_functions)    \

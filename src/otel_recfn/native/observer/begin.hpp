@@ -14,7 +14,7 @@
 namespace recfn {
 namespace {
 
-C10_ALWAYS_INLINE Begin begin_of(const at::RecordFunction& fn) {
+C10_ALWAYS_INLINE Begin make_begin(const at::RecordFunction& fn) {
   Begin range;
   const char* name = fn.name();
   range.name = {name, cut_at_character(name, std::strlen(name), kMaxNameBytes)};
@@ -53,7 +53,7 @@ void begin_with_extras(const at::RecordFunction& fn, ThreadBuffer& buffer, bool 
   }
   optional.shapes = words.data();
   optional.shape_words = words.size();
-  Begin range = begin_of(fn);
+  Begin range = make_begin(fn);
   range.prelude.optional = &optional;
   begin_range<true>(*shared, buffer, range, selected);
 }

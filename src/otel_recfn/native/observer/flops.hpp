@@ -23,7 +23,7 @@ constexpr uint64_t kMultiplyAndAdd = 2;
 
 // The plain sizes of an input; false where it is no tensor, or one without plain sizes.
 template <typename Inputs>
-bool sizes_of(const Inputs& inputs, size_t index, c10::IntArrayRef& sizes) {
+bool read_sizes(const Inputs& inputs, size_t index, c10::IntArrayRef& sizes) {
   if (index >= inputs.size() || !inputs[index].isTensor()) return false;
   const auto& tensor = inputs[index].toTensor();
   if (!has_plain_sizes(tensor)) return false;
@@ -40,7 +40,7 @@ inline uint64_t product(c10::IntArrayRef sizes) {
 template <typename Inputs>
 uint64_t element_flops(const Inputs& inputs) {
   c10::IntArrayRef sizes;
-  return sizes_of(inputs, 0, sizes) ? product(sizes) : 0;
+  return read_sizes(inputs, 0, sizes) ? product(sizes) : 0;
 }
 
 // A matrix product of the inputs `first` and `first + 1`, or a batch of products: a multiplication
@@ -48,7 +48,7 @@ uint64_t element_flops(const Inputs& inputs) {
 template <typename Inputs>
 uint64_t matmul_flops(const Inputs& inputs, size_t first, bool batched) {
   c10::IntArrayRef left, right;
-  if (!sizes_of(inputs, first, left) || !sizes_of(inputs, first + 1, right) || left.empty()) {
+  if (!read_sizes(inputs, first, left) || !read_sizes(inputs, first + 1, right) || left.empty()) {
     return 0;
   }
   const auto shared_by_both =
@@ -61,7 +61,7 @@ using Pair = std::array<int64_t, 2>;
 
 // Padding may be a word ("same"), which torch.profiler doesn't count.
 template <typename Value>
-bool pair_of(const Value& input, Pair& pair) {
+bool read_pair(const Value& input, Pair& pair) {
   if (!input.isIntList()) return false;
   const auto list = input.toIntList();
   if (list.size() != pair.size()) return false;
@@ -74,12 +74,13 @@ template <typename Inputs>
 uint64_t conv2d_flops(const Inputs& inputs) {
   c10::IntArrayRef input, kernel;
   Pair stride, padding, dilation;
-  if (inputs.size() < 7 || !sizes_of(inputs, 0, input) || !sizes_of(inputs, 1, kernel)) return 0;
+  if (inputs.size() < 7 || !read_sizes(inputs, 0, input) || !read_sizes(inputs, 1, kernel))
+    return 0;
   if (input.size() != 4 || kernel.size() != 4 || !inputs[6].isInt() || inputs[6].toInt() == 0) {
     return 0;
   }
-  if (!pair_of(inputs[3], stride) || !pair_of(inputs[4], padding) ||
-      !pair_of(inputs[5], dilation)) {
+  if (!read_pair(inputs[3], stride) || !read_pair(inputs[4], padding) ||
+      !read_pair(inputs[5], dilation)) {
     return 0;
   }
   if (stride[0] == 0 || stride[1] == 0) return 0;

@@ -16,13 +16,13 @@ inline bool has_plain_sizes(const at::Tensor& tensor) {
 }
 
 template <typename Value>
-Scalar scalar_of(const Value& value) {
+Scalar read_scalar(const Value& value) {
   if (value.isInt()) return {kInteger, 1, {static_cast<uint64_t>(value.toInt())}};
-  if (value.isDouble()) return {kReal, 1, {bits_of(value.toDouble())}};
+  if (value.isDouble()) return {kReal, 1, {as_bits(value.toDouble())}};
   if (value.isBool()) return {kBoolean, 1, {value.toBool()}};
   if (value.isComplexDouble()) {
     const auto number = value.toComplexDouble();
-    return {kComplex, 2, {bits_of(number.real()), bits_of(number.imag())}};
+    return {kComplex, 2, {as_bits(number.real()), as_bits(number.imag())}};
   }
   return {};  // a symbol
 }
@@ -68,7 +68,7 @@ class ShapeWords {
 
   template <typename Value>
   void add_scalar(const Value& input) {
-    const Scalar scalar = scalar_of(input);
+    const Scalar scalar = read_scalar(input);
     put(shape_tag(kScalar, scalar.kind, scalar.size), scalar.words, scalar.size);
   }
 

@@ -64,7 +64,7 @@ class MemoryReport final : public Names::Base {
 
   // An allocator may hold its lock meanwhile, so nothing here may wait for the GIL.
   void reportMemoryUsage(void*, int64_t nbytes, size_t, size_t, c10::Device device) override {
-    ThreadBuffer* buffer = wants_memory() ? buffer_of_thread() : nullptr;
+    ThreadBuffer* buffer = wants_memory() ? current_buffer() : nullptr;
     if (buffer == nullptr) return;
     const std::string name = device.str();
     put_point(*shared, *buffer, kMemory, {name.data(), static_cast<uint32_t>(name.size())}, nbytes,

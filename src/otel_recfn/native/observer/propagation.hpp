@@ -60,7 +60,7 @@ uint32_t exceptions_in_flight() { return static_cast<uint32_t>(std::uncaught_exc
 }
 
 // Null in a dying thread, and in one that there was no memory for.
-ThreadBuffer* buffer_of_thread() {
+ThreadBuffer* current_buffer() {
   return C10_LIKELY(cached_buffer != nullptr) ? cached_buffer : first_buffer();
 }
 

@@ -114,7 +114,7 @@ bool others_may_have_run(const ReportsCpuTime& since, const ThreadBuffer& buffer
 
 // What the thread worked in the range; -1 where it doesn't tell that, or other tasks may have run
 // in the thread meanwhile.
-int64_t cpu_time_of(const at::RecordFunction& fn, ThreadBuffer& buffer) {
+int64_t range_cpu_time(const at::RecordFunction& fn, ThreadBuffer& buffer) {
   const ReportsCpuTime& noted = reports_cpu_time[(buffer.open.depth - 1) % kMaxOpen];
   if (noted.handle != fn.handle() || fn.isAsync() || others_may_have_run(noted, buffer)) return -1;
   return std::max<int64_t>(0, worked_until_now(buffer) - noted.began_ns);
@@ -165,7 +165,7 @@ template <Pair kPair>
 template <Pair kPair>
 C10_ALWAYS_INLINE void end_as_usual(const at::RecordFunction& fn, ThreadBuffer& buffer) {
   if constexpr (kPair == kProgramPair) {
-    const Ending ending{{}, {}, {}, cpu_time_of(fn, buffer)};
+    const Ending ending{{}, {}, {}, range_cpu_time(fn, buffer)};
     end_range(*shared, buffer, fn.handle(), fn.threadId(), end_flags(fn), ending);
   } else {
     end_range(*shared, buffer, fn.handle(), fn.threadId(), end_flags(fn), kNothingMore);
@@ -177,7 +177,7 @@ template <Pair kPair>
   const LeftBy left = left_by<kPair>(fn, buffer);
   if (left == kNoException) return end_as_usual<kPair>(fn, buffer);
   FailedEnd failed{fn.handle(), fn.threadId(), end_flags(fn)};
-  if (kPair == kProgramPair) failed.cpu_time_ns = cpu_time_of(fn, buffer);
+  if (kPair == kProgramPair) failed.cpu_time_ns = range_cpu_time(fn, buffer);
   failed.is_handled = left == kHandled;
   recorder_hooks(*shared).end_failed(buffer, failed);
 }
@@ -197,7 +197,7 @@ std::unique_ptr<at::ObserverContext> start_with_extras(const at::RecordFunction&
 template <Pair kPair>
 [[gnu::noinline]] std::unique_ptr<at::ObserverContext> start_with_exceptions(
     const at::RecordFunction& fn, ThreadBuffer& buffer, bool selected) {
-  begin_range<true>(*shared, buffer, begin_of(fn), selected);
+  begin_range<true>(*shared, buffer, make_begin(fn), selected);
   note_exceptions<kPair>(fn, buffer);
   return nullptr;
 }
@@ -210,7 +210,7 @@ struct NotSeen : at::ObserverContext {};
 template <Pair kPair>
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   if (kPair == kProgramPair && ignores_ranges) return std::make_unique<NotSeen>();
-  ThreadBuffer* buffer = buffer_of_thread();
+  ThreadBuffer* buffer = current_buffer();
   const auto scope = static_cast<uint32_t>(fn.scope());
   const bool selected = selects(shared->recording.load(std::memory_order_acquire), scope);
   if (C10_UNLIKELY(buffer == nullptr)) {
@@ -219,7 +219,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   }
   if constexpr (kPair != kPlain) return start_with_extras<kPair>(fn, *buffer, selected);
   if (has_exceptions<kPair>()) return start_with_exceptions<kPair>(fn, *buffer, selected);
-  begin_range<true>(*shared, *buffer, begin_of(fn), selected);
+  begin_range<true>(*shared, *buffer, make_begin(fn), selected);
   return nullptr;
 }
 
@@ -228,7 +228,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (kPair == kProgramPair && context != nullptr) return;  // NotSeen
   const bool occupies_slot = kPair != kPlain && context != nullptr;
   if (occupies_slot && fn.threadId() == at::RecordFunction::currentThreadId()) release_slot();
-  ThreadBuffer* buffer = buffer_of_thread();
+  ThreadBuffer* buffer = current_buffer();
   if (C10_UNLIKELY(buffer == nullptr)) return;
   if (has_exceptions<kPair>()) return end_with_exceptions<kPair>(fn, *buffer);
   end_as_usual<kPair>(fn, *buffer);
@@ -266,7 +266,7 @@ constexpr Feature kFeatures[] = {
 
 using Scopes = std::unordered_set<at::RecordScope, std::hash<at::RecordScope>>;
 
-Scopes scopes_of(Pair pair) {
+Scopes pair_scopes(Pair pair) {
   Scopes scopes;
   for (size_t scope = 0; scope < static_cast<size_t>(at::RecordScope::NUM_SCOPES); ++scope) {
     const auto one = static_cast<at::RecordScope>(scope);
@@ -279,7 +279,7 @@ template <Pair kPair>
 void register_pair(Registration& registration) {
   auto callback = at::RecordFunctionCallback(on_start<kPair>, on_end<kPair>)
                       .needsIds(true)
-                      .scopes(scopes_of(kPair));
+                      .scopes(pair_scopes(kPair));
   registration.pairs[kPair] = at::addGlobalCallback(callback.needsInputs(kPair >= kWithInputs));
   at::disableCallback(registration.pairs[kPair]);
 }

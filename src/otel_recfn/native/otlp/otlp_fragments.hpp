@@ -32,10 +32,11 @@ enum FragmentKind : uint32_t {
 
 class OtlpFragments {
  public:
-  // Without the GIL: notes that the fragment is needed. `of` is how many of the kind there may be.
-  void need(FragmentKind kind, uint32_t index, size_t of) {
+  // Without the GIL: notes that the fragment is needed. `kind_size`: how many of the kind there may
+  // be.
+  void need(FragmentKind kind, uint32_t index, size_t kind_size) {
     auto& offsets = offsets_[kind];
-    if (offsets.empty()) offsets.assign(of, kUnknown);
+    if (offsets.empty()) offsets.assign(kind_size, kUnknown);
     if (offsets[index] != kUnknown) return;
     offsets[index] = static_cast<uint32_t>(needed_.size());
     needed_.push_back({kind, index});
@@ -47,7 +48,7 @@ class OtlpFragments {
     for (const Need& need : needed_) {
       const size_t begin = memory_.size();
       const bool is_name = need.kind == kNameField;
-      const Reference made(is_name ? name_at(names, need.index) : fragment_of(maker, need));
+      const Reference made(is_name ? name_at(names, need.index) : make_fragment(maker, need));
       if (!made || !(is_name ? append_name(made.get()) : append_bytes(made.get()))) return false;
       made_.push_back({begin, memory_.size() - begin});
     }
@@ -92,7 +93,7 @@ class OtlpFragments {
   static PyObject* name_at(PyObject* names, uint32_t index) {
     return PySequence_GetItem(names, static_cast<Py_ssize_t>(index));
   }
-  static PyObject* fragment_of(PyObject* maker, const Need& need) {
+  static PyObject* make_fragment(PyObject* maker, const Need& need) {
     return PyObject_CallFunction(maker, "II", static_cast<unsigned>(need.kind), need.index);
   }
 

@@ -115,8 +115,8 @@ class OtlpSpans : BatchColumns {
   // and a trace state's field in bytes, and a span id; `key` is that of the span ids of ranges.
   bool read(PyObject* plan, PyObject* batch, PyObject* parent_span, uint64_t key) {
     key_ = key;
-    return take(batch) && length_of(batch, "names", num_names_) &&
-           length_of(batch, "tracks", num_tracks_) && read_plan(plan) &&
+    return take(batch) && read_length(batch, "names", num_names_) &&
+           read_length(batch, "tracks", num_tracks_) && read_plan(plan) &&
            read_parent_spans(parent_span);
   }
 
@@ -174,7 +174,7 @@ class OtlpSpans : BatchColumns {
     uint64_t span_id;
   };
 
-  static bool length_of(PyObject* owner, const char* name, size_t& length) {
+  static bool read_length(PyObject* owner, const char* name, size_t& length) {
     const Reference sequence(PyObject_GetAttrString(owner, name));
     const Py_ssize_t found = sequence ? PySequence_Size(sequence.get()) : -1;
     if (found >= 0) length = static_cast<size_t>(found);

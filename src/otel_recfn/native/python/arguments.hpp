@@ -102,7 +102,7 @@ class Utf8 {
   Text text_;
 };
 
-// What a range was left by, as support/texts.py tells it; null and empty where it ended well.
+// What a range was left by, as support/exceptions.py tells it; null and empty where it ended well.
 class FailureTexts {
  public:
   FailureTexts(PyObject* error, PyObject* stacktrace)

@@ -23,7 +23,7 @@ struct BoundMethod {
 inline PyObject* owner_of(PyObject* bound) { return reinterpret_cast<BoundMethod*>(bound)->owner; }
 
 // The rarely used parts are written in Python (recording/ranges.py, which sets them once;
-// support/texts.py). The stand-in of recording/signatures.py says what may be given.
+// support/code_names.py). The stand-in of recording/signatures.py says what may be given.
 struct RecordFunctionHelpers {
   PyObject* decorate = nullptr;
   PyObject* aenter = nullptr;

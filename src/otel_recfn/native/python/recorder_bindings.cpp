@@ -53,11 +53,12 @@ constexpr auto fields_of(const Counters*) {
 }
 
 RecordType drained_type;
-RecordTypeOf<ThreadRow> thread_type;
-RecordTypeOf<ContextRow> context_type;
-RecordTypeOf<TrainingStep> step_type;
-RecordTypeOf<ThreadMoment> moment_type;
-RecordTypeOf<Counters> counters_type;
+RowRecordType<ThreadRow> thread_type;
+RowRecordType<ContextRow> context_type;
+RowRecordType<TrainingStep> step_type;
+RowRecordType<Sample> sample_type;
+RowRecordType<ThreadMoment> moment_type;
+RowRecordType<Counters> counters_type;
 
 // Ranges of an earlier recording are nobody's parents from here on.
 void begin_recording() {
@@ -145,7 +146,7 @@ uint64_t enclosing_range(const ThreadBuffer* buffer) {
 
 PyObject* moment(PyObject*, PyObject*) {
   const Moment now = drain().now();
-  return moment_type.of(
+  return moment_type.make(
       {now.ticks, now.monotonic_ns, now.unix_ns, enclosing_range(registry().existing())});
 }
 
@@ -221,7 +222,7 @@ PyObject* column_dict(std::vector<OwnedColumn>& columns) {
 }
 
 PyObject* context_record(const Context& context) {
-  return context_type.of({context.trace_high, context.trace_low, context.span_id, context.flags});
+  return context_type.make({context.trace_high, context.trace_low, context.span_id, context.flags});
 }
 
 // The names of what drained_record gives, in its order.
@@ -229,7 +230,7 @@ bool add_drained_type(PyObject* module) {
   return drained_type.add_to(module, "otel_recfn._native.Drained",
                              "What closed since the last drain.",
                              {"rows", "opened", "epoch", "new_names", "threads", "contexts",
-                              "closed", "clock_jump_ns", "steps"});
+                              "closed", "clock_jump_ns", "steps", "unfinished_steps", "samples"});
 }
 
 PyObject* drained_record(const Drained& drained) {
@@ -241,12 +242,15 @@ PyObject* drained_record(const Drained& drained) {
   Reference threads(new_names ? thread_type.list(drained.threads) : nullptr);
   Reference contexts(threads ? list_of(drained.contexts, context_record) : nullptr);
   Reference steps(contexts ? step_type.list(drained.steps) : nullptr);
-  if (!steps) return nullptr;
-  return drained_type.of(std::move(rows), std::move(opened),
-                         Reference(PyLong_FromUnsignedLongLong(drained.epoch)),
-                         std::move(new_names), std::move(threads), std::move(contexts),
-                         Reference(PyLong_FromSize_t(drained.closed)),
-                         Reference(PyLong_FromLongLong(drained.clock_jump_ns)), std::move(steps));
+  Reference unfinished_steps(steps ? step_type.list(drained.unfinished_steps) : nullptr);
+  Reference samples(unfinished_steps ? sample_type.list(drained.samples) : nullptr);
+  if (!samples) return nullptr;
+  return drained_type.make(std::move(rows), std::move(opened),
+                           Reference(PyLong_FromUnsignedLongLong(drained.epoch)),
+                           std::move(new_names), std::move(threads), std::move(contexts),
+                           Reference(PyLong_FromSize_t(drained.closed)),
+                           Reference(PyLong_FromLongLong(drained.clock_jump_ns)), std::move(steps),
+                           std::move(unfinished_steps), std::move(samples));
 }
 
 PyObject* run_drain(PyObject*, PyObject* args, PyObject* keywords) {
@@ -323,7 +327,7 @@ PyObject* wake(PyObject*, PyObject*) {
 
 PyObject* counters(PyObject*, PyObject*) {
   const NotRecorded lost = registry().not_recorded();
-  return counters_type.of(
+  return counters_type.make(
       {lost.dropped, globals().remote_ends.lost(), drain().discarded(), lost.unsampled});
 }
 
@@ -378,6 +382,8 @@ bool add_records(PyObject* module) {
                              "A span that was current, of a drain's rows.") &&
          step_type.add_to(module, "otel_recfn._native.TrainingStep",
                           "A training step that is over.") &&
+         sample_type.add_to(module, "otel_recfn._native.Sample",
+                            "What a thread ran in Python while it recorded nothing.") &&
          moment_type.add_to(module, "otel_recfn._native.Moment",
                             "A moment by all clocks, in a thread.") &&
          counters_type.add_to(module, "otel_recfn._native.Counters",

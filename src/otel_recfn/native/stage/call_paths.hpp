@@ -28,17 +28,17 @@ namespace recfn::stage {
 class CallPaths {
  public:
   // Keeps more of the ranges of a unit that took so long, in which those are kept that failed or
-  // were shown. `tree_of`: what was folded into the range at a place before; `unit`: directly into
-  // the unit. Returns what paths with a span took at least.
-  template <typename TreeOf>
+  // were shown. `folded_into`: what was folded into the range at a place before; `unit`: directly
+  // into the unit. Returns what paths with a span took at least.
+  template <typename FoldedInto>
   int64_t choose(const Ranges& ranges, Comparison& all, int64_t budget, int64_t duration_ns,
-                 const FoldedTree& unit, TreeOf tree_of) {
+                 const FoldedTree& unit, FoldedInto folded_into) {
     const int64_t share_ns = duration_ns / std::clamp(budget, kFewestShares, kMinShare);
-    number(ranges, all, unit, tree_of);
+    number(ranges, all, unit, folded_into);
     for (int round = 0;
          round < kMaxRounds && pull_out(ranges, all, budget / 2, kOutlierShares * share_ns);
          ++round) {
-      number(ranges, all, unit, tree_of);
+      number(ranges, all, unit, folded_into);
     }
     note_times(duration_ns / kMinShare);
     const int64_t long_ones = std::count_if(times_.begin(), times_.end(),
@@ -62,22 +62,23 @@ class CallPaths {
   static constexpr uint32_t kUnit = PathTable::kNone;
 
   // What is around a range comes after it.
-  template <typename TreeOf>
-  void number(const Ranges& ranges, const Comparison& all, const FoldedTree& unit, TreeOf tree_of) {
+  template <typename FoldedInto>
+  void number(const Ranges& ranges, const Comparison& all, const FoldedTree& unit,
+              FoldedInto folded_into) {
     paths_.assign(1, {0, kUnit, false, false, false, 0, 0});
     table_.clear();
-    path_of_range_.resize(ranges.size());
+    range_path_.resize(ranges.size());
     add_all(kUnit, unit);
     for (auto index = static_cast<uint32_t>(ranges.size()); index-- > 0;) {
       const Range& one = ranges[index];
       const uint32_t parent = all.parent(index);
-      const uint32_t enclosing = parent < Comparison::kNotHere ? path_of_range_[parent] : kUnit;
+      const uint32_t enclosing = parent < Comparison::kNotHere ? range_path_[parent] : kUnit;
       const uint64_t key = one.path_key();
-      path_of_range_[index] = all.is_selected(index) ? make(enclosing, key, one.is_operator, true)
-                                                     : find(enclosing, key, one.is_operator);
-      add(path_of_range_[index], 1, one.duration_ns);
-      paths_[path_of_range_[index]].in_compilation |= (one.flags & kInCompilation) != 0;
-      if (const FoldedTree* const tree = tree_of(index)) add_all(path_of_range_[index], *tree);
+      range_path_[index] = all.is_selected(index) ? make(enclosing, key, one.is_operator, true)
+                                                  : find(enclosing, key, one.is_operator);
+      add(range_path_[index], 1, one.duration_ns);
+      paths_[range_path_[index]].in_compilation |= (one.flags & kInCompilation) != 0;
+      if (const FoldedTree* const tree = folded_into(index)) add_all(range_path_[index], *tree);
     }
   }
 
@@ -124,7 +125,7 @@ class CallPaths {
       const uint32_t parent = all.parent(index);
       is_in_one_[index] = parent < Comparison::kNotHere && is_in_one_[parent];
       if (is_in_one_[index] || all.is_selected(index)) continue;
-      if (!is_outlier(ranges[index], paths_[path_of_range_[index]], min_ns) ||
+      if (!is_outlier(ranges[index], paths_[range_path_[index]], min_ns) ||
           remaining < enclosing_id(all, index)) {
         continue;
       }
@@ -188,7 +189,7 @@ class CallPaths {
       const uint32_t parent = all.parent(index);
       if (parent < Comparison::kNotHere && !all.is_selected(parent)) continue;
       const bool has_span = (ranges[index].flags & kInCompilation) == 0;
-      if (has_span && paths_[path_of_range_[index]].count == 1 &&
+      if (has_span && paths_[range_path_[index]].count == 1 &&
           ranges[index].duration_ns >= min_ns) {
         all.select(index);
       }
@@ -199,8 +200,8 @@ class CallPaths {
   PathTable table_;
   // To be added: below which path, and what it was folded into.
   std::vector<std::pair<uint32_t, const Path*>> waiting_;
-  std::vector<uint32_t> path_of_range_;  // the path of each range
-  std::vector<char> is_in_one_;          // that was pulled out in this round, or is one
+  std::vector<uint32_t> range_path_;  // the path of each range
+  std::vector<char> is_in_one_;       // that was pulled out in this round, or is one
   std::vector<int64_t> times_;
 };
 

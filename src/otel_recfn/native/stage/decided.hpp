@@ -46,11 +46,11 @@ struct LinkColumns {
       linked_span.assign(rows, 0);
     }
     linked_id[index] = span_id;
-    linked_span[index] = static_cast<int64_t>(units + index_of(parent_span));
+    linked_span[index] = static_cast<int64_t>(units + trace_index(parent_span));
   }
 
  private:
-  size_t index_of(const ParentSpan& parent_span) {
+  size_t trace_index(const ParentSpan& parent_span) {
     for (size_t index = traces.size(); index-- > 0;) {  // most links lead into the same trace
       const TraceRow& trace = traces[index];
       if (trace.low == parent_span.trace_low && trace.high == parent_span.trace_high) return index;

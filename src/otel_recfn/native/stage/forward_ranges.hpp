@@ -15,10 +15,10 @@
 
 namespace recfn::stage {
 
-// The forward ranges that backward ones may belong to. Of: what whoever asks remembers of a range.
-// A thread's sequence numbers count up: each has a place of its own until all are taken, then those
-// of the oldest ones.
-template <typename Of>
+// The forward ranges that backward ones may belong to. Label: what whoever asks remembers of a
+// range. A thread's sequence numbers count up: each has a place of its own until all are taken,
+// then those of the oldest ones.
+template <typename Label>
 class ForwardRanges {
  public:
   static constexpr size_t kMost = 1 << 18;  // several steps of a large model
@@ -27,21 +27,21 @@ class ForwardRanges {
     uint64_t key;  // its thread's id and its sequence number, laid out as an event id
     uint64_t event_id;
     int64_t start_ns;
-    Of of;
+    Label label;
   };
 
   // Remembers the forward ranges among so many rows, and tells `found(at, range)` of those of its
   // backward ranges.
-  template <typename Threads, typename RowAt, typename OfRow, typename Found>
-  void link(const BatchRows& rows, const Threads& threads, size_t count, RowAt row_at, OfRow of_row,
-            Found found) {
+  template <typename Threads, typename RowAt, typename LabelAt, typename Found>
+  void link(const BatchRows& rows, const Threads& threads, size_t count, RowAt row_at,
+            LabelAt label_at, Found found) {
     bool any_backward = false;
     for (size_t at = 0; at < count; ++at) {
       const Py_ssize_t row = row_at(at);
       any_backward |= rows.is_backward(row);
       if (!rows.is_forward(row)) continue;
       const uint64_t key = key_of(threads[rows.thread[row]], rows.sequence_nr[row]);
-      remember({key, rows.event_id[row], rows.start_ns[row], of_row(at)});
+      remember({key, rows.event_id[row], rows.start_ns[row], label_at(at)});
     }
     for (size_t at = 0; at < count && any_backward; ++at) {
       const Py_ssize_t row = row_at(at);

@@ -45,7 +45,7 @@ struct Links {
                   row.push_back(static_cast<int64_t>(at));
                   event_id.push_back(forward.event_id);
                   start_ns.push_back(forward.start_ns);
-                  display_names.push_back(forward.of);
+                  display_names.push_back(forward.label);
                 });
   }
 };
@@ -70,8 +70,8 @@ PyObject* ranges_link(PyObject* self, PyObject* arguments) {
     const auto find = [&](FileRanges& ranges) { links.find(ranges, rows, threads, numbers); };
     const bool done = ForwardRangesObject::done_alone(self, rows.size() > kManyLinkRows, find);
     if (!done) return nullptr;
-    return links_type.of(column(links.row), column(links.event_id), column(links.start_ns),
-                         column(links.display_names));
+    return links_type.make(column(links.row), column(links.event_id), column(links.start_ns),
+                           column(links.display_names));
   });
 }
 

@@ -51,7 +51,7 @@ class SentRanges {
   }
 
   // The event id that the id of a range's span is made of; 0 if it has none, or had it long ago.
-  uint64_t span_of(uint64_t event_id) const {
+  uint64_t sent_span(uint64_t event_id) const {
     auto found = newer_.find(event_id);
     if (found != newer_.end()) return found->second;
     found = older_.find(event_id);
@@ -79,11 +79,11 @@ class LinkedSpans {
     const auto parent_span = [&](size_t i) {
       return planned.units[static_cast<size_t>(planned.unit[i])].parent_span;
     };
-    forward_.link(
-        batch.rows, batch.known.threads, planned.row.size(), row_at, parent_span,
-        [&](size_t i, const auto& forward) {
-          links_.push_back({first_row + static_cast<int64_t>(i), forward.event_id, 0, forward.of});
-        });
+    forward_.link(batch.rows, batch.known.threads, planned.row.size(), row_at, parent_span,
+                  [&](size_t i, const auto& forward) {
+                    links_.push_back(
+                        {first_row + static_cast<int64_t>(i), forward.event_id, 0, forward.label});
+                  });
     if (links_.size() > kMost) links_.erase(links_.begin(), links_.end() - kMost / 2);
   }
 
@@ -101,7 +101,7 @@ class LinkedSpans {
 
   // The span that a link leads to: that of the forward range, or the nearest sent one around it.
   uint64_t span_id(const RowLink& link, uint64_t key) const {
-    const uint64_t sent = sent_.span_of(link.event_id);
+    const uint64_t sent = sent_.sent_span(link.event_id);
     const uint64_t event_id = sent != 0 ? sent : link.folded_into;
     return event_id != 0 ? span_id_of(event_id, key) : link.parent_span.span_id;
   }

@@ -14,17 +14,17 @@ namespace recfn::stage {
 class NameTimes {
  public:
   void clear() {
-    for (const Name& one : names_) index_of_name_[one.name] = kNone;
+    for (const Name& one : names_) index_by_name_[one.name] = kNone;
     names_.clear();
   }
 
   void add(uint32_t name, int64_t count, int64_t self_ns) {
-    if (name >= index_of_name_.size()) index_of_name_.resize(name + 1, kNone);
-    if (index_of_name_[name] == kNone) {
-      index_of_name_[name] = static_cast<uint32_t>(names_.size());
+    if (name >= index_by_name_.size()) index_by_name_.resize(name + 1, kNone);
+    if (index_by_name_[name] == kNone) {
+      index_by_name_[name] = static_cast<uint32_t>(names_.size());
       names_.push_back({name, names_.size(), 0, 0});
     }
-    Name& found = names_[index_of_name_[name]];
+    Name& found = names_[index_by_name_[name]];
     found.count += count;
     found.self_ns = wrapped_sum(found.self_ns, self_ns);
   }
@@ -53,7 +53,7 @@ class NameTimes {
   };
 
   std::vector<Name> names_;
-  std::vector<uint32_t> index_of_name_;  // where each name stands there
+  std::vector<uint32_t> index_by_name_;  // where each name stands there
 };
 
 }  // namespace recfn::stage

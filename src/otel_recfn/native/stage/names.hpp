@@ -82,7 +82,7 @@ class Names {
 
   // Forgets all names, when none of their numbers is needed any longer.
   void forget() {
-    number_of_.clear();
+    number_by_name_.clear();
     names_.clear();
     in_list_.clear();
     list_ = Reference();
@@ -113,16 +113,16 @@ class Names {
       return escaped.text().data() != nullptr && add(escaped.text(), number);
     }
     const std::string_view name(data, static_cast<size_t>(size));
-    const auto known = number_of_.find(name);
-    if (known == number_of_.end()) return add_new(Reference(Py_NewRef(text)), name, number);
+    const auto known = number_by_name_.find(name);
+    if (known == number_by_name_.end()) return add_new(Reference(Py_NewRef(text)), name, number);
     number = known->second;
     return true;
   }
 
   // A name that no object of Python's has as it is.
   bool add(std::string_view name, uint32_t& number) {
-    const auto known = number_of_.find(name);
-    if (known != number_of_.end()) {
+    const auto known = number_by_name_.find(name);
+    if (known != number_by_name_.end()) {
       number = known->second;
       return true;
     }
@@ -136,7 +136,7 @@ class Names {
   bool add_new(Reference text, std::string_view name, uint32_t& number) {
     number = static_cast<uint32_t>(names_.size());
     names_.push_back({std::move(text), number, number});
-    number_of_.emplace(name, number);
+    number_by_name_.emplace(name, number);
     constexpr std::string_view kModulePrefix = kCallPrefixes[kModuleSource];
     uint32_t other = number;
     if (name.substr(0, kModulePrefix.size()) == kModulePrefix) {
@@ -154,9 +154,9 @@ class Names {
 
   const bool torch_names_;
   std::vector<Name> names_;
-  std::unordered_map<std::string_view, uint32_t> number_of_;  // by the memory of their texts
-  Reference list_;                                            // what was numbered last
-  std::vector<uint32_t> in_list_;                             // the number of each of its names
+  std::unordered_map<std::string_view, uint32_t> number_by_name_;  // by the memory of their texts
+  Reference list_;                                                 // what was numbered last
+  std::vector<uint32_t> in_list_;  // the number of each of its names
 };
 
 }  // namespace recfn::stage

@@ -17,9 +17,9 @@ constexpr Py_ssize_t kManyTraceRows = 20'000;  // which take some 0.1 ms
 
 using OwnTracesObject = Wrapped<OwnTraces>;
 
-RecordTypeOf<TraceState> state_type;
+RowRecordType<TraceState> state_type;
 
-OwnTraces& traces_of(PyObject* self) { return reinterpret_cast<OwnTracesObject*>(self)->value; }
+OwnTraces& get_traces(PyObject* self) { return reinterpret_cast<OwnTracesObject*>(self)->value; }
 
 PyObject* traces_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   static const char* names[] = {"begin_sources", nullptr};
@@ -46,45 +46,45 @@ PyObject* traces_advance(PyObject* self, PyObject* arguments, PyObject* keywords
     const TraceIdleLimits idle_limits{idle_ns, short_idle_ns};
     const auto advance = [&](OwnTraces& traces) { traces.advance(ranges, idle_limits, began); };
     const bool is_long = ranges.size() + ranges.opened.size() > kManyTraceRows;
-    return OwnTracesObject::done_alone(self, is_long, advance) ? column_of(began) : nullptr;
+    return OwnTracesObject::done_alone(self, is_long, advance) ? make_column(began) : nullptr;
   });
 }
 
 PyObject* traces_end_idle(PyObject* self, PyObject* arguments) {
   long long now_ns, idle_ns;
   if (!PyArg_ParseTuple(arguments, "LL:end_idle", &now_ns, &idle_ns)) return nullptr;
-  traces_of(self).end_idle(now_ns, idle_ns);
+  get_traces(self).end_idle(now_ns, idle_ns);
   Py_RETURN_NONE;
 }
 
 PyObject* traces_end_closed(PyObject* self, PyObject*) {
-  traces_of(self).end_closed();
+  get_traces(self).end_closed();
   Py_RETURN_NONE;
 }
 
 PyObject* traces_end_all(PyObject* self, PyObject*) {
-  traces_of(self).end_all();
+  get_traces(self).end_all();
   Py_RETURN_NONE;
 }
 
 PyObject* traces_state(PyObject* self, PyObject* arguments) {
   unsigned long long begin;
   if (!PyArg_ParseTuple(arguments, "K:state", &begin)) return nullptr;
-  const std::optional<TraceState> state = traces_of(self).state(begin);
+  const std::optional<TraceState> state = get_traces(self).state(begin);
   if (!state) Py_RETURN_NONE;
-  return state_type.of(*state);
+  return state_type.make(*state);
 }
 
 PyObject* traces_is_in_call(PyObject* self, PyObject* arguments) {
   unsigned long long begin, event_id;
   if (!PyArg_ParseTuple(arguments, "KK:is_in_call", &begin, &event_id)) return nullptr;
-  return PyBool_FromLong(traces_of(self).is_in_call(begin, event_id) ? 1 : 0);
+  return PyBool_FromLong(get_traces(self).is_in_call(begin, event_id) ? 1 : 0);
 }
 
 PyObject* traces_live(PyObject* self, PyObject*) {
   return guarded([&] {
-    std::vector<LiveTraceRow> rows = traces_of(self).live();
-    return column_of(rows);
+    std::vector<LiveTraceRow> rows = get_traces(self).live();
+    return make_column(rows);
   });
 }
 

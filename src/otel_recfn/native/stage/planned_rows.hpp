@@ -115,10 +115,10 @@ class PlannedRows {
     for (Py_ssize_t next = 0; next < rows_.size(); ++next) {
       const auto i =
           order.empty() ? next : static_cast<Py_ssize_t>(order[static_cast<size_t>(next)]);
-      uint32_t of = kNone;
-      const Outcome outcome = outcome_of(i, &of);
+      uint32_t unit_index = kNone;
+      const Outcome outcome = outcome_of(i, &unit_index);
       ++outcomes[outcome];
-      if (outcome >= kInSpan) add(i, of);
+      if (outcome >= kInSpan) add(i, unit_index);
     }
     row.resize(planned_);
     parent.resize(planned_);
@@ -174,30 +174,30 @@ class PlannedRows {
     return order;
   }
 
-  Outcome outcome_of(Py_ssize_t i, uint32_t* of) {
+  Outcome outcome_of(Py_ssize_t i, uint32_t* unit_index) {
     const uint32_t context = rows_.context[i];
     const ContextRow& enclosing = known_.contexts[context];
     if (rows_.kind[i] != kRangeRow) return kOtherKind;
     if (enclosing.outcome == kInSpan) {
       const bool is_step = rows_.source[i] == kStepSource && rows_.parent_in_span(i) == 0;
-      if (is_step && enclosing.of_step != 0) return kOtherKind;
-      *of = context_unit(context);
+      if (is_step && enclosing.is_step != 0) return kOtherKind;
+      *unit_index = context_unit(context);
     } else if (enclosing.outcome == kRootless) {
-      *of = root_unit(rows_.root[i]);
-      if (*of == kNone) return kUnsampled;
+      *unit_index = root_unit(rows_.root[i]);
+      if (*unit_index == kNone) return kUnsampled;
     }
     return static_cast<Outcome>(enclosing.outcome);
   }
 
-  void add(Py_ssize_t i, uint32_t of) {
+  void add(Py_ssize_t i, uint32_t unit_index) {
     const uint64_t enclosing = rows_.parent_in_span(i);
     const bool in_step =
-        known_.contexts[rows_.context[i]].of_step != 0 && enclosing == rows_.root[i];
+        known_.contexts[rows_.context[i]].is_step != 0 && enclosing == rows_.root[i];
     row[planned_] = i;
-    unit[planned_] = of;
+    unit[planned_] = unit_index;
     parent[planned_] = in_step ? 0 : enclosing;  // the step's span is the program's
     ++planned_;
-    UnitInBatch& share = units[of];
+    UnitInBatch& share = units[unit_index];
     ++share.rows;
     share.first_ns = std::min(share.first_ns, rows_.start_ns[i]);
     share.last_ns = std::max(share.last_ns, rows_.end_ns[i]);

@@ -147,8 +147,8 @@ class SiblingTimes {
     const auto after = std::upper_bound(busy_.begin(), busy_.end(), time_ns, begins_later);
     if (after == busy_.begin()) return 0;
     const auto last = static_cast<size_t>(after - busy_.begin()) - 1;
-    const int64_t of_last_ns = std::min(time_ns, busy_[last].end_ns) - busy_[last].start_ns;
-    return busy_before_[last] + of_last_ns;
+    const int64_t busy_in_last_ns = std::min(time_ns, busy_[last].end_ns) - busy_[last].start_ns;
+    return busy_before_[last] + busy_in_last_ns;
   }
 
   std::vector<int64_t> lengths_;

@@ -50,7 +50,7 @@ class Stage {
   }
 
   // Where the spans link to that were planned last, which is asked once.
-  LinkColumns links_of(const PlannedRows& planned, uint64_t key) {
+  LinkColumns make_links(const PlannedRows& planned, uint64_t key) {
     LinkColumns links;
     const int64_t first_row = next_row_ - static_cast<int64_t>(planned.row.size());
     for (const RowLink& link : linked_.take()) {
@@ -97,7 +97,7 @@ class Stage {
     Decided decided;
     UnitSpans spans(key, linked_, decided);
     std::vector<ParentSpan> parent_spans(grants.size());
-    const auto forward_of = [this](int64_t row) {
+    const auto find_forward = [this](int64_t row) {
       const RowLink* const link = linked_.find(row);
       return link == nullptr ? 0 : link->event_id;
     };
@@ -109,10 +109,10 @@ class Stage {
       const UnitSummary summary = unit->state.summary();
       const bool takes_sums = unit->state.takes_sums();
       if (!is_partial) unit->add_nodes();
-      const UnitToDecide wanted{parent_spans[index], grant.spans, summary.start_ns, summary.end_ns,
-                                takes_sums};
+      const UnitToDecide wanted{parent_spans[index], grant.spans, summary.start_ns,
+                                summary.end_ns,      takes_sums,  grant.is_named != 0};
       const int64_t duration_ns = wrapped_difference(summary.end_ns, summary.start_ns);
-      unit->decide(grant.spans, duration_ns, !takes_sums, forward_of);
+      unit->decide(grant.spans, duration_ns, !takes_sums, find_forward);
       // At once, while its paths are in the cache.
       spans.add(*unit, wanted, static_cast<uint32_t>(index));
       if (is_partial) {
@@ -132,7 +132,7 @@ class Stage {
   void add_nodes() { units_.add_nodes(); }
 
   // How many rows these units have.
-  int64_t rows_of(const TableView<const GrantRow>& grants) {
+  int64_t granted_rows(const TableView<const GrantRow>& grants) {
     int64_t rows = 0;
     for (const GrantRow& grant : grants) {
       const Unit* const unit = units_.find(grant.unit);
@@ -164,8 +164,8 @@ class Stage {
     const BatchRows& rows = batch.rows;
     const auto first_row = next_row_ - static_cast<int64_t>(planned.row.size());
     const bool joins = batch.known.names->joins_nodes();
-    for (size_t of = 0; of < planned.open.size(); ++of) {
-      planned.open[of]->expect(static_cast<size_t>(planned.units[of].rows));
+    for (size_t i = 0; i < planned.open.size(); ++i) {
+      planned.open[i]->expect(static_cast<size_t>(planned.units[i].rows));
     }
     for (size_t i = 0; i < planned.row.size(); ++i) {
       const auto row = static_cast<Py_ssize_t>(planned.row[i]);

@@ -43,23 +43,23 @@ struct PythonStage {
 using StageObject = Wrapped<PythonStage>;
 
 RecordType added_type, planned_type, decided_type;
-RecordTypeOf<NewUnit> new_unit_type;
-RecordTypeOf<UnendedUnit> unended_type;
-RecordTypeOf<UnitSummary> summary_type;
+RowRecordType<NewUnit> new_unit_type;
+RowRecordType<UnendedUnit> unended_type;
+RowRecordType<UnitSummary> summary_type;
 
-PythonStage& stage_of(PyObject* self) { return reinterpret_cast<StageObject*>(self)->value; }
+PythonStage& get_stage(PyObject* self) { return reinterpret_cast<StageObject*>(self)->value; }
 
 PyObject* stage_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"budget",    "max_waiting", "max_units",     "max_rows",
-                                "many_rows", "torch_names", "rows_to_spare", "max_batches",
-                                "columns",   "batch_of",    nullptr};
+  static const char* names[] = {"budget",    "max_waiting",       "max_units",     "max_rows",
+                                "many_rows", "torch_names",       "rows_to_spare", "max_batches",
+                                "columns",   "batch_from_fields", nullptr};
   long long budget, max_waiting, max_units, max_rows, many_rows, rows_to_spare, max_batches;
   int torch_names;
   BatchMaker maker{};
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "$LLLLLpLLO!O:Stage", const_cast<char**>(names),
                                    &budget, &max_waiting, &max_units, &max_rows, &many_rows,
                                    &torch_names, &rows_to_spare, &max_batches, &PyTuple_Type,
-                                   &maker.columns, &maker.batch_of)) {
+                                   &maker.columns, &maker.batch_from_fields)) {
     return nullptr;
   }
   const Limits limits{budget, std::clamp<int64_t>(max_waiting, 1, kMaxWaiting), max_units, max_rows,
@@ -92,7 +92,7 @@ PyObject* stage_add(PyObject* self, PyObject* arguments) {
     return nullptr;
   }
   return guarded([&]() -> PyObject* {
-    PythonStage& own = stage_of(self);
+    PythonStage& own = get_stage(self);
     ToAdd added;
     if (!own.take_batch(batch, contexts, roots, added)) return nullptr;
     if (own.waiting.is_crowded() && !drop_rows(own)) return nullptr;
@@ -107,10 +107,10 @@ PyObject* stage_add(PyObject* self, PyObject* arguments) {
     for (const Unit* unit : rows->open) {
       largest_unit_rows = std::max(largest_unit_rows, unit->state.rows());
     }
-    return added_type.of(number_list(rows->outcomes), Reference(PyLong_FromSize_t(planned)),
-                         Reference(new_unit_type.list(rows->new_units)),
-                         Reference(PyLong_FromLongLong(largest_unit_rows)),
-                         Reference(PyLong_FromSize_t(own.names.size())));
+    return added_type.make(number_list(rows->outcomes), Reference(PyLong_FromSize_t(planned)),
+                           Reference(new_unit_type.list(rows->new_units)),
+                           Reference(PyLong_FromLongLong(largest_unit_rows)),
+                           Reference(PyLong_FromSize_t(own.names.size())));
   });
 }
 
@@ -119,17 +119,17 @@ PyObject* stage_plan(PyObject* self, PyObject* arguments) {
   unsigned long long key;
   if (!PyArg_ParseTuple(arguments, "OOOK:_plan", &batch, &contexts, &roots, &key)) return nullptr;
   return guarded([&]() -> PyObject* {
-    PythonStage& own = stage_of(self);
+    PythonStage& own = get_stage(self);
     ToAdd added;
     if (!own.take_batch(batch, contexts, roots, added)) return nullptr;
     std::optional<PlannedRows> rows;
     LinkColumns links;
     const bool done = without_gil_if(added.rows.size() > kManyRows, [&] {
       rows.emplace(own.stage.plan(added));
-      links = own.stage.links_of(*rows, key);
+      links = own.stage.make_links(*rows, key);
     });
     if (!done) return nullptr;
-    return planned_type.of(
+    return planned_type.make(
         number_list(rows->outcomes), Reference(new_unit_type.list(rows->new_units)),
         column(rows->row), column(rows->parent), column(rows->unit),
         column_or_none(links.linked_id), column_or_none(links.linked_span), column(links.traces));
@@ -137,7 +137,7 @@ PyObject* stage_plan(PyObject* self, PyObject* arguments) {
 }
 
 // The names that the tables have, by their numbers; null with an error set.
-Reference names_of(const Decided& decided, const Names& names) {
+Reference decided_names(const Decided& decided, const Names& names) {
   Reference found(PyDict_New());
   const auto add = [&](uint32_t number) {
     const Reference key(found ? PyLong_FromUnsignedLong(number) : nullptr);
@@ -155,7 +155,7 @@ Reference names_of(const Decided& decided, const Names& names) {
 // Sets a column of a batch's fields. False with an error set.
 template <typename T>
 bool set_column(const Reference& fields, const char* name, UnfilledVector<T>& values) {
-  const Reference column(column_of(values));
+  const Reference column(make_column(values));
   return column && PyDict_SetItemString(fields.get(), name, column.get()) == 0;
 }
 
@@ -175,7 +175,7 @@ PyObject* selected_batch(PythonStage& own, Decided& decided, bool is_partial) {
       !set_column(fields, "end_ns", selected.end_ns)) {
     return nullptr;
   }
-  return own.waiting.batch_of(fields.get(), chosen.size());
+  return own.waiting.batch_from_fields(fields.get(), chosen.size());
 }
 
 PyObject* stage_decide(PyObject* self, PyObject* arguments) {
@@ -184,29 +184,29 @@ PyObject* stage_decide(PyObject* self, PyObject* arguments) {
   unsigned long long key;
   if (!PyArg_ParseTuple(arguments, "OpK:_decide", &argument, &is_partial, &key)) return nullptr;
   return guarded([&]() -> PyObject* {
-    PythonStage& own = stage_of(self);
+    PythonStage& own = get_stage(self);
     TableView<const GrantRow> grants;
     Decided decided;
     if (!grants.take(argument, "grants")) return nullptr;
-    const bool is_long = own.stage.rows_of(grants) > kManyRowsToDecide;
+    const bool is_long = own.stage.granted_rows(grants) > kManyRowsToDecide;
     const auto decide = [&] { decided = own.stage.decide(grants, is_partial != 0, key); };
     if (!without_gil_if(is_long, decide)) return nullptr;
     Reference batch(selected_batch(own, decided, is_partial != 0));
-    Reference names(batch ? names_of(decided, own.names) : Reference());
+    Reference names(batch ? decided_names(decided, own.names) : Reference());
     if (!names) return nullptr;
     LinkColumns& links = decided.links;
-    return decided_type.of(std::move(batch), column_or_none(decided.selected.span_event_id),
-                           column(decided.selected.parent), column(decided.selected.parent_span),
-                           column_or_none(links.linked_id), column_or_none(links.linked_span),
-                           column(links.traces), column(decided.sums), column(decided.top),
-                           column(decided.summaries), column(decided.callers), std::move(names));
+    return decided_type.make(std::move(batch), column_or_none(decided.selected.span_event_id),
+                             column(decided.selected.parent), column(decided.selected.parent_span),
+                             column_or_none(links.linked_id), column_or_none(links.linked_span),
+                             column(links.traces), column(decided.sums), column(decided.top),
+                             column(decided.summaries), column(decided.callers), std::move(names));
   });
 }
 
 PyObject* stage_find(PyObject* self, PyObject* arguments) {
   unsigned long long trace_high, trace_low, span_id;
   if (!PyArg_ParseTuple(arguments, "KKK:_find", &trace_high, &trace_low, &span_id)) return nullptr;
-  return PyLong_FromUnsignedLongLong(stage_of(self).stage.find({trace_high, trace_low, span_id}));
+  return PyLong_FromUnsignedLongLong(get_stage(self).stage.find({trace_high, trace_low, span_id}));
 }
 
 PyObject* none_if_open(bool is_open, unsigned long long unit) {
@@ -232,7 +232,7 @@ PyObject* stage_end_span(PyObject* self, PyObject* arguments, PyObject* keywords
     return nullptr;
   }
   const SpanEnd end{ended_by_ns, start_ns, end_ns, failed != 0};
-  return none_if_open(stage_of(self).stage.end_span(unit, end), unit);
+  return none_if_open(get_stage(self).stage.end_span(unit, end), unit);
 }
 
 PyObject* stage_finish(PyObject* self, PyObject* arguments, PyObject* keywords) {
@@ -243,23 +243,23 @@ PyObject* stage_finish(PyObject* self, PyObject* arguments, PyObject* keywords) 
                                    &unit, &takes_sums)) {
     return nullptr;
   }
-  return none_if_open(stage_of(self).stage.finish(unit, takes_sums != 0), unit);
+  return none_if_open(get_stage(self).stage.finish(unit, takes_sums != 0), unit);
 }
 
 PyObject* stage_note_idle(PyObject* self, PyObject*) {
-  stage_of(self).stage.note_idle();
+  get_stage(self).stage.note_idle();
   Py_RETURN_NONE;
 }
 
 PyObject* stage_unended(PyObject* self, PyObject*) {
-  return guarded([&] { return unended_type.list(stage_of(self).stage.unended()); });
+  return guarded([&] { return unended_type.list(get_stage(self).stage.unended()); });
 }
 
 PyObject* stage_due(PyObject* self, PyObject* arguments) {
   long long drained_ns, now_ns;
   if (!PyArg_ParseTuple(arguments, "LL:due", &drained_ns, &now_ns)) return nullptr;
   return guarded([&] {
-    PythonStage& own = stage_of(self);
+    PythonStage& own = get_stage(self);
     return summary_type.list(own.stage.due(drained_ns, now_ns, own.waiting.rows()));
   });
 }
@@ -271,23 +271,24 @@ PyObject* stage_units(PyObject* self, PyObject* arguments, PyObject* keywords) {
                                    &min_rows)) {
     return nullptr;
   }
-  return guarded([&] { return summary_type.list(stage_of(self).stage.units_with_rows(min_rows)); });
+  return guarded(
+      [&] { return summary_type.list(get_stage(self).stage.units_with_rows(min_rows)); });
 }
 
 PyObject* stage_add_nodes(PyObject* self, PyObject*) {
   return guarded([&] {
-    stage_of(self).stage.add_nodes();
+    get_stage(self).stage.add_nodes();
     return Py_NewRef(Py_None);
   });
 }
 
 PyObject* stage_forget_names(PyObject* self, PyObject*) {
-  stage_of(self).names.forget();
+  get_stage(self).names.forget();
   Py_RETURN_NONE;
 }
 
 PyObject* stage_waiting_rows(PyObject* self, PyObject*) {
-  return PyLong_FromLongLong(stage_of(self).waiting.rows());
+  return PyLong_FromLongLong(get_stage(self).waiting.rows());
 }
 
 PyMethodDef stage_methods[] = {

@@ -39,7 +39,7 @@ struct ParentSpan {
 struct ContextRow {
   uint64_t trace_high, trace_low, span_id;
   uint8_t outcome;
-  bool of_step;  // the span is that of a step
+  bool is_step;  // the span is that of a step
 
   ParentSpan parent_span() const { return {trace_high, trace_low, span_id}; }
 };
@@ -47,7 +47,7 @@ struct ContextRow {
 constexpr auto fields_of(const ContextRow*) {
   return std::array{RECFN_FIELD(ContextRow, trace_high), RECFN_FIELD(ContextRow, trace_low),
                     RECFN_FIELD(ContextRow, span_id), RECFN_FIELD(ContextRow, outcome),
-                    RECFN_FIELD(ContextRow, of_step)};
+                    RECFN_FIELD(ContextRow, is_step)};
 }
 
 // A root of ours: above the outermost ranges without a span around them that have event ids from

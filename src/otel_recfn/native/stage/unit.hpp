@@ -68,13 +68,13 @@ class Unit {
   }
 
   // Selects the ranges that become spans, and folds the others. `duration_ns`: of the unit, or of
-  // this part of it. `needs_span`: it has a span in any case. `forward_of(row)`: the event id of
+  // this part of it. `needs_span`: it has a span in any case. `find_forward(row)`: the event id of
   // the forward range of the backward range in that row, or 0.
-  template <typename ForwardOf>
-  void decide(int64_t budget, int64_t duration_ns, bool needs_span, ForwardOf forward_of) {
+  template <typename FindForward>
+  void decide(int64_t budget, int64_t duration_ns, bool needs_span, FindForward find_forward) {
     const int64_t spans = std::min(budget, limits_.budget);
     choose_spans(spans, duration_ns);
-    note_forwards(forward_of);
+    note_forwards(find_forward);
     retain_selected();
     if (needs_span && selected_.empty()) select_longest(spans > 0);
   }
@@ -197,9 +197,9 @@ class Unit {
       if (selected != 0) memory_.targets[index].tree = &selected_[selected - 1].folded;
     }
     if (tree > 0) {
-      const auto tree_of = [this](uint32_t index) { return memory_.targets[index].tree; };
+      const auto folded_into = [this](uint32_t index) { return memory_.targets[index].tree; };
       min_span_ns_ = memory_.paths.choose(candidates_, memory_.comparison, tree, duration_ns,
-                                          folded_.tree(), tree_of);
+                                          folded_.tree(), folded_into);
     }
     if (!parents_may_come) drop_callers();
     move_selected();
@@ -208,12 +208,12 @@ class Unit {
 
   // Notes the forward ranges that were folded now, before `retain_selected` forgets them. Those
   // that were folded earlier aren't found.
-  template <typename ForwardOf>
-  void note_forwards(ForwardOf forward_of) {
+  template <typename FindForward>
+  void note_forwards(FindForward find_forward) {
     for (const uint32_t index : memory_.comparison.selected()) {
       const Range& one = candidates_[index];
       if (one.scope != kBackwardFunctionScope) continue;
-      const uint64_t event_id = forward_of(one.row);
+      const uint64_t event_id = find_forward(one.row);
       if (event_id == 0) continue;
       const uint32_t forward = memory_.comparison.find(candidates_, event_id);
       if (forward == Comparison::kNone) continue;

@@ -38,10 +38,12 @@ namespace recfn::stage {
 struct GrantRow {
   uint64_t unit;
   int64_t spans;
+  int64_t is_named;  // its sums have names even if nothing is folded
 };
 
 constexpr auto fields_of(const GrantRow*) {
-  return std::array{RECFN_FIELD(GrantRow, unit), RECFN_FIELD(GrantRow, spans)};
+  return std::array{RECFN_FIELD(GrantRow, unit), RECFN_FIELD(GrantRow, spans),
+                    RECFN_FIELD(GrantRow, is_named)};
 }
 
 // A unit that is decided, or a part of it.
@@ -50,6 +52,7 @@ struct UnitToDecide {
   int64_t budget;            // how many spans it may have
   int64_t start_ns, end_ns;  // its extent
   bool takes_sums;           // the span above it takes what was folded directly below it
+  bool is_named;             // its sums have names even if nothing is folded
 };
 
 // Adds the spans of one unit after the other to `decided`. Span ids are made with `key`.
@@ -110,7 +113,7 @@ class UnitSpans {
         note_span(span, one.duration_ns);
         // The range around it may have been sent with an earlier part of the unit, or with another
         // unit. It is outermost all the same: nothing else of this part may have a span.
-        if (one.parent != 0) parent = linked_.sent().span_of(one.parent);
+        if (one.parent != 0) parent = linked_.sent().sent_span(one.parent);
       }
       for (uint32_t caller = selected.last_caller; caller-- > selected.first_caller;) {
         decided_.callers.push_back({span, unit_->caller(caller)});
@@ -229,7 +232,7 @@ class UnitSpans {
     decided_.summaries.push_back({span_id_of(path.first_id, key_), parent_id(node, parent),
                                   path.first_id, path.count, path.total_ns, path.shortest_ns,
                                   path.longest_ns, 0, 0, path.cpu_time_ns, unit_index_,
-                                  path.display_name, module_of(node), path.thread, path.scope});
+                                  path.display_name, node_module(node), path.thread, path.scope});
     add_callers(node, kFirstSummary + number);
     node.summary = static_cast<int64_t>(times_.size());
     const auto selected = static_cast<int64_t>(selected_.size());
@@ -275,16 +278,16 @@ class UnitSpans {
 
   // Links to ranges without a span lead to the nearest span that these were folded into.
   void link_to_folded() {
-    index_of_path_.clear();
+    index_by_path_.clear();
     for (size_t i = 0; i < nodes_.size(); ++i) {
       const uint32_t path = nodes_[i].path->index;
-      if (path >= index_of_path_.size()) index_of_path_.resize(path + 1, 0);
-      index_of_path_[path] = i;
+      if (path >= index_by_path_.size()) index_by_path_.resize(path + 1, 0);
+      index_by_path_[path] = i;
     }
     for (const FoldedForward& forward : unit_->forwards()) {
       const uint32_t path = forward.path->index;
       const Node* const index =
-          path < index_of_path_.size() ? &nodes_[index_of_path_[path]] : nullptr;
+          path < index_by_path_.size() ? &nodes_[index_by_path_[path]] : nullptr;
       // A unit's longest range may have been taken off its path since, as a span of its own.
       if (index != nullptr && index->path == forward.path)
         linked_.find(forward.backward_row)->folded_into = span_around(*index);
@@ -330,7 +333,7 @@ class UnitSpans {
       if (nodes_[i].summary != kNone && has_more) sum_up_within(i);
     }
     names_.clear();
-    if (unit.ranges != 0) add_unit_names();
+    if (unit.ranges != 0 || to_decide_->is_named) add_unit_names();
     if (first_span_ != kNoSpan) push_sums(first_span_, true, unit);
   }
 
@@ -378,7 +381,7 @@ class UnitSpans {
 
   // Where in its model the class of a path is called. 0 if another class is called in the same
   // place but for numbers, as in a sequence of layers, because that says nothing of this class.
-  uint32_t module_of(const Node& node) const {
+  uint32_t node_module(const Node& node) const {
     const Path& path = *node.path;
     if (path.module != kSeveral) return path.module;
     const auto is_like = [&](uint32_t name, uint32_t modules) {
@@ -423,7 +426,7 @@ class UnitSpans {
   std::vector<uint32_t> selected_;  // the indices of its selected ranges
   std::vector<Node> nodes_;         // of its paths
   std::vector<Node> waiting_;       // not yet in `nodes_`, the next one last
-  std::vector<size_t> index_of_path_;  // in `nodes_`, by the number of the path
+  std::vector<size_t> index_by_path_;  // in `nodes_`, by the number of the path
   size_t first_summary_ = 0;           // of its summaries, in `decided_`
   std::vector<SelectedTimes> selected_times_;
   std::vector<SummaryTimes> times_;  // of its summaries

@@ -27,8 +27,8 @@ struct WaitingLimits {
 
 // How Python makes a batch. Both are borrowed of whoever has the stage.
 struct BatchMaker {
-  PyObject* columns;   // their descriptions, as `gathered_fields` takes them
-  PyObject* batch_of;  // batch_of(fields, rows, each_value_once) -> a batch
+  PyObject* columns;            // their descriptions, as `gathered_fields` takes them
+  PyObject* batch_from_fields;  // batch_from_fields(fields, rows, each_value_once) -> a batch
 };
 
 class WaitingRows {
@@ -36,7 +36,7 @@ class WaitingRows {
   WaitingRows(const WaitingLimits& limits, const BatchMaker& maker)
       : limits_(limits),
         columns_(Py_NewRef(maker.columns)),
-        batch_of_(Py_NewRef(maker.batch_of)),
+        batch_from_fields_(Py_NewRef(maker.batch_from_fields)),
         most_(limits.rows_to_spare) {}
 
   // Adds these rows of a batch, whose numbers follow each other from `first` on.
@@ -74,7 +74,7 @@ class WaitingRows {
   template <typename Numbers>
   bool find(const Numbers& numbers, ChosenRows& chosen) const {
     std::vector<uint32_t> batch(numbers.size());  // the index of each one's batch
-    std::vector<uint32_t> index_of(batches_.size(), kNotUsed);
+    std::vector<uint32_t> chosen_index(batches_.size(), kNotUsed);
     chosen.row.resize(numbers.size());
     for (size_t i = 0; i < numbers.size(); ++i) {
       const auto is_before = [](int64_t number, const WaitingBatch& one) {
@@ -89,15 +89,15 @@ class WaitingRows {
       }
       batch[i] = static_cast<uint32_t>(after - batches_.begin()) - 1;
       chosen.row[i] = row;
-      index_of[batch[i]] = 0;
+      chosen_index[batch[i]] = 0;
     }
     for (size_t i = 0; i < batches_.size(); ++i) {
-      if (index_of[i] == kNotUsed) continue;
-      index_of[i] = static_cast<uint32_t>(chosen.batches.size());
+      if (chosen_index[i] == kNotUsed) continue;
+      chosen_index[i] = static_cast<uint32_t>(chosen.batches.size());
       chosen.batches.push_back(batches_[i].batch.get());
     }
     chosen.batch.resize(numbers.size());
-    for (size_t i = 0; i < numbers.size(); ++i) chosen.batch[i] = index_of[batch[i]];
+    for (size_t i = 0; i < numbers.size(); ++i) chosen.batch[i] = chosen_index[batch[i]];
     return true;
   }
 
@@ -108,8 +108,9 @@ class WaitingRows {
   }
 
   // A batch of these fields, a new reference. Null with an error set.
-  PyObject* batch_of(PyObject* fields, size_t rows, bool each_value_once = false) const {
-    return PyObject_CallFunction(batch_of_.get(), "OnO", fields, static_cast<Py_ssize_t>(rows),
+  PyObject* batch_from_fields(PyObject* fields, size_t rows, bool each_value_once = false) const {
+    return PyObject_CallFunction(batch_from_fields_.get(), "OnO", fields,
+                                 static_cast<Py_ssize_t>(rows),
                                  each_value_once ? Py_True : Py_False);
   }
 
@@ -144,8 +145,8 @@ class WaitingRows {
   bool merge(const std::vector<int64_t>& needed) {
     ChosenRows chosen;
     if (!find(needed, chosen)) return false;
-    const Reference fields_of_all(fields(chosen));
-    Reference batch(fields_of_all ? batch_of(fields_of_all.get(), needed.size(), true) : nullptr);
+    const Reference gathered(fields(chosen));
+    Reference batch(gathered ? batch_from_fields(gathered.get(), needed.size(), true) : nullptr);
     if (!batch) return false;
     const auto count = static_cast<int64_t>(needed.size());
     UnfilledVector<int64_t> row(needed.size());
@@ -159,7 +160,7 @@ class WaitingRows {
   }
 
   const WaitingLimits limits_;
-  const Reference columns_, batch_of_;
+  const Reference columns_, batch_from_fields_;
   std::vector<WaitingBatch> batches_;  // in ascending order of numbers
   int64_t rows_ = 0;
   int64_t most_;  // the rows that may wait before those that no unit needs are dropped

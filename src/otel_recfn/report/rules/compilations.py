@@ -23,18 +23,18 @@ WARM_UP = "First calls cost this once: call the model before you measure it."
 _COMPILED_AGAIN = re.compile(r"Torch-Compiled Region: \d+/[1-9]\d*")
 
 
-def compiles(seen: Recording) -> Finding | None:
+def compiles(recording: Recording) -> Finding | None:
     """The finding that torch.compile compiles again, for other inputs; or for the first time,
     which is no fault.
     """
-    ranges = seen.outermost(lambda name: name.startswith(COMPILATIONS))
+    ranges = recording.outermost(lambda name: name.startswith(COMPILATIONS))
     attributes = [
-        json.loads(seen.text_in_column("attributes", position) or "{}")
+        json.loads(recording.text_in_column("attributes", position) or "{}")
         for position in ranges.tolist()
     ]
     reasons = [str(each.get("recfn.compile.reason", "")) for each in attributes]
-    again = _compiled_again(seen, ranges, attributes, reasons)
-    fault_share = seen.share(again, seen.total_ns[again])
+    again = _compiled_again(recording, ranges, attributes, reasons)
+    fault_share = recording.run_share(again, recording.total_ns[again])
     is_fault = len(again) > 1 and fault_share >= MIN_SHARE
     blamed = again if is_fault else ranges
     text = f"torch.compile compiled {len(ranges)} times"
@@ -42,9 +42,9 @@ def compiles(seen: Recording) -> Finding | None:
     text += _most_frequent("Most often because: ", reasons)
     text += _most_frequent("A graph break: ", _graph_breaks(attributes))
     return finding_about(
-        seen,
+        recording,
         blamed,
-        seen.total_ns[blamed],
+        recording.total_ns[blamed],
         rule="compile",
         title="Compiles again and again" if is_fault else "Compiles",
         text=text,
@@ -54,7 +54,7 @@ def compiles(seen: Recording) -> Finding | None:
 
 
 def _compiled_again(
-    seen: Recording,
+    recording: Recording,
     ranges: Indices,
     attributes: Sequence[dict[str, Any]],
     reasons: Sequence[str],
@@ -67,7 +67,7 @@ def _compiled_again(
     """
     if any(attributes):
         return ranges[[bool(reason) for reason in reasons]]
-    names = [name for name in {*seen.names} if _COMPILED_AGAIN.fullmatch(name) is not None]
+    names = [name for name in {*recording.names} if _COMPILED_AGAIN.fullmatch(name) is not None]
     return ranges[: len(names)]
 
 

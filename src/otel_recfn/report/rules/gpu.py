@@ -17,7 +17,7 @@ from otel_recfn.report.finding import (
     busy_share,
     finding_about,
 )
-from otel_recfn.report.labels import duration, short
+from otel_recfn.report.labels import duration, shorten
 from otel_recfn.report.recording import Recording
 
 EARLIER_RANKS = (
@@ -57,33 +57,33 @@ class _Waits(NamedTuple):
         return not self.mostly_collectives and 1 - self.run_share < MIN_SHARE
 
 
-def waits_for_the_gpu(seen: Recording) -> Finding | None:
+def waits_for_the_gpu(recording: Recording) -> Finding | None:
     """The finding that the program waits in calls for what its GPU computes or copies, whatever
     operator calls them.
 
     If the GPU never pauses, its work has to be made shorter; otherwise the program has to wait
     less.
     """
-    ranges = np.flatnonzero(seen.device_use.waited_ns)
+    ranges = np.flatnonzero(recording.device_use.waited_ns)
     if not len(ranges):
         return None
-    times = seen.device_use.waited_ns[ranges]
+    times = recording.device_use.waited_ns[ranges]
     waits = _Waits(
         calls=len(ranges),
-        in_calls_ns=seen.device_use.calls_ns[ranges].sum(),
+        in_calls_ns=recording.device_use.calls_ns[ranges].sum(),
         waited_ns=times.sum(),
-        mostly_copies=2 * _time_during(seen, ranges, Activity.MEMCPY) > times.sum(),
-        mostly_collectives=2 * _time_during(seen, ranges, Activity.COLLECTIVE) > times.sum(),
-        run_share=busy_share(seen),
+        mostly_copies=2 * _time_during(recording, ranges, Activity.MEMCPY) > times.sum(),
+        mostly_collectives=2 * _time_during(recording, ranges, Activity.COLLECTIVE) > times.sum(),
+        run_share=busy_share(recording),
     )
     found = finding_about(
-        seen,
+        recording,
         ranges,
         times,
         rule=GPU_WAITS,
         title="Waits for the GPU",
         text=_text(waits),
-        next_step=_next_step(seen, waits),
+        next_step=_next_step(recording, waits),
     )
     # A program whose GPU always works is as fast as its kernels: to wait for them is no fault.
     if found is not None and waits.gpu_never_pauses:
@@ -91,10 +91,10 @@ def waits_for_the_gpu(seen: Recording) -> Finding | None:
     return found
 
 
-def _time_during(seen: Recording, ranges: Indices, activity: Activity) -> int:
+def _time_during(recording: Recording, ranges: Indices, activity: Activity) -> int:
     """The time in these ranges in which the GPU had this activity."""
-    busy = busy_time(seen, 0, [activity])
-    return int(busy.during(seen.start_ns[ranges], seen.end_ns[ranges]).sum())
+    busy = busy_time(recording, 0, [activity])
+    return int(busy.time_during(recording.start_ns[ranges], recording.end_ns[ranges]).sum())
 
 
 def _text(waits: _Waits) -> str:
@@ -110,31 +110,31 @@ def _text(waits: _Waits) -> str:
     )
 
 
-def _next_step(seen: Recording, waits: _Waits) -> str:
+def _next_step(recording: Recording, waits: _Waits) -> str:
     if waits.gpu_never_pauses:
-        return f"Make the GPU's work shorter, as it hardly pauses: {_longest_on_gpu(seen)}."
+        return f"Make the GPU's work shorter, as it hardly pauses: {_longest_on_gpu(recording)}."
     if waits.mostly_collectives:
         return EARLIER_RANKS
     return FEWER_COPIES if waits.mostly_copies else EARLIER_LAUNCHES
 
 
-def _longest_on_gpu(seen: Recording) -> str:
+def _longest_on_gpu(recording: Recording) -> str:
     """The work that took a GPU longest, by name."""
-    work = np.flatnonzero(np.isin(seen.activity, WORK))
-    ns = np.bincount(seen.label[work], seen.total_ns[work])
+    work = np.flatnonzero(np.isin(recording.activity, WORK))
+    ns = np.bincount(recording.label[work], recording.total_ns[work])
     share = ns.max() / ns.sum()
-    return f"begin with {short(seen.labels[int(ns.argmax())])}, {share:.0%} of its work"
+    return f"begin with {shorten(recording.labels[int(ns.argmax())])}, {share:.0%} of its work"
 
 
-def starts_the_gpu(seen: Recording) -> Finding | None:
+def starts_the_gpu(recording: Recording) -> Finding | None:
     """The finding that the GPU was made ready, which is no fault: a process does so once."""
-    ranges = np.flatnonzero(seen.device_use.first_use_ns)
+    ranges = np.flatnonzero(recording.device_use.first_use_ns)
     if not len(ranges):
         return None
-    times = seen.device_use.first_use_ns[ranges]
-    main = seen.names_in(seen.main_path(ranges, times))[-1]
+    times = recording.device_use.first_use_ns[ranges]
+    main = recording.names_in(recording.main_path(ranges, times))[-1]
     return finding_about(
-        seen,
+        recording,
         ranges,
         times,
         rule=GPU_START,

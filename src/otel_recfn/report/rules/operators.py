@@ -69,28 +69,28 @@ REUSE = (
 )
 
 
-def tiny_operators(seen: Recording) -> Finding | None:
+def tiny_operators(recording: Recording) -> Finding | None:
     """The finding that a loop calls operators on so little data that calls take longer than
     computing.
 
     Loops that ask for values are another rule's.
     """
-    ranges = seen.outermost(_is_operator)
-    is_tiny = ~seen.has_name(SYNCS.__contains__) & (seen.total_ns < TINY_NS)
+    ranges = recording.outermost(_is_operator)
+    is_tiny = ~recording.has_name(SYNCS.__contains__) & (recording.total_ns < TINY_NS)
     ranges = ranges[is_tiny[ranges]]
-    enclosing = seen.parent[ranges]
+    enclosing = recording.parent[ranges]
     # The outermost operators of a thread count as one loop.
-    loop = np.where(enclosing >= 0, enclosing, -1 - seen.lane[ranges])
-    in_loop = _times_found(loop * len(seen.names) + seen.path[ranges]) >= MIN_LOOP_CALLS
+    loop = np.where(enclosing >= 0, enclosing, -1 - recording.lane[ranges])
+    in_loop = _times_found(loop * len(recording.names) + recording.path[ranges]) >= MIN_LOOP_CALLS
     # A loop asks for values if every fourth of its operators does. Index 0 counts operators that
     # are in no range.
-    asked_in = seen.parent[seen.outermost(SYNCS.__contains__)]
-    asked = np.bincount(asked_in + 1, minlength=len(seen) + 1)[enclosing + 1]
+    asked_in = recording.parent[recording.outermost(SYNCS.__contains__)]
+    asked = np.bincount(asked_in + 1, minlength=len(recording) + 1)[enclosing + 1]
     asks = asked * CALLS_PER_SYNC >= _times_found(enclosing)
     ranges = ranges[in_loop & ~asks]
-    times = _times_with_calls(seen, ranges)
+    times = _times_with_calls(recording, ranges)
     return finding_about(
-        seen,
+        recording,
         ranges,
         times,
         rule="tiny",
@@ -113,22 +113,24 @@ def _is_operator(name: str) -> bool:
     return "::" in name and not name.startswith(NODES_PREFIX)
 
 
-def _times_with_calls(seen: Recording, ranges: Indices) -> Amounts:
+def _times_with_calls(recording: Recording, ranges: Indices) -> Amounts:
     """The time of each of these operators, with that of calling the next one."""
-    return np.asarray(seen.total_ns[ranges] + np.minimum(seen.pauses[ranges], LONGEST_CALL_NS))
+    return np.asarray(
+        recording.total_ns[ranges] + np.minimum(recording.pauses[ranges], LONGEST_CALL_NS)
+    )
 
 
-def synchronises(seen: Recording) -> Finding | None:
+def synchronises(recording: Recording) -> Finding | None:
     """The finding that Python asks for values of tensors, without the time in which a GPU has to
     compute them first.
     """
-    ranges = seen.outermost(SYNCS.__contains__)
+    ranges = recording.outermost(SYNCS.__contains__)
     if len(ranges) < MIN_SYNCS:
         return None
     return finding_about(
-        seen,
+        recording,
         ranges,
-        _times_with_calls(seen, ranges) - seen.device_call_times(ranges),
+        _times_with_calls(recording, ranges) - recording.device_call_times(ranges),
         rule="sync",
         title="Asks tensors for their values",
         text=(
@@ -139,18 +141,18 @@ def synchronises(seen: Recording) -> Finding | None:
     )
 
 
-def copies(seen: Recording) -> Finding | None:
+def copies(recording: Recording) -> Finding | None:
     """The finding that the CPU copies tensors to another dtype or layout.
 
     Copies that take no longer than a call are tiny operators, those inside of an operator are how
     it works, and copies by a GPU are work of the GPU.
     """
-    ranges = seen.outermost(_is_operator)
-    ranges = ranges[seen.has_name(COPIES.__contains__)[ranges]]
-    times = seen.total_ns[ranges] - seen.device_call_times(ranges)
+    ranges = recording.outermost(_is_operator)
+    ranges = ranges[recording.has_name(COPIES.__contains__)[ranges]]
+    times = recording.total_ns[ranges] - recording.device_call_times(ranges)
     is_long = times >= TINY_NS
     return finding_about(
-        seen,
+        recording,
         ranges[is_long],
         times[is_long],
         rule="copy",
@@ -163,25 +165,26 @@ def copies(seen: Recording) -> Finding | None:
     )
 
 
-def churns(seen: Recording) -> Finding | None:
+def churns(recording: Recording) -> Finding | None:
     """The finding that large tensors are made and freed over and over, which is known only if
     memory is recorded.
     """
-    is_maker = np.zeros(len(seen), np.bool_)
-    is_maker[seen.outermost(lambda name: name.startswith(MAKERS))] = True
-    ranges = seen.nearest(np.flatnonzero(seen.large), is_maker)
+    is_maker = np.zeros(len(recording), np.bool_)
+    is_maker[recording.outermost(lambda name: name.startswith(MAKERS))] = True
+    ranges = recording.nearest(np.flatnonzero(recording.large), is_maker)
     ranges = distinct(ranges[ranges >= 0])
     if len(ranges) < MIN_LOOP_CALLS:
         return None
     return finding_about(
-        seen,
+        recording,
         ranges,
-        seen.total_ns[ranges] - seen.device_call_times(ranges),
+        recording.total_ns[ranges] - recording.device_call_times(ranges),
         rule="memory",
         title="Makes large tensors over and over",
         text=(
             f"{len(ranges):,} operators only make large tensors, most of the time in {{most}}:"
-            f" {seen.large.sum() / (1 << 30):,.1f} GiB were allocated in blocks of 1 MiB or more."
+            f" {recording.large.sum() / (1 << 30):,.1f} GiB were allocated in blocks of 1 MiB or"
+            " more."
         ),
         next_step=REUSE,
     )

@@ -28,18 +28,18 @@ RECORD_AGAIN = (
 )
 
 
-def waits_for_data(seen: Recording) -> Finding | None:
+def waits_for_data(recording: Recording) -> Finding | None:
     """The finding that the loop waits for its DataLoader.
 
     The first batch is left out, as workers start with it.
     """
-    batches = seen.outermost(lambda name: name.startswith(LOADER))
-    ranges = batches[np.argsort(seen.start_ns[batches])][1:]
+    batches = recording.outermost(lambda name: name.startswith(LOADER))
+    ranges = batches[np.argsort(recording.start_ns[batches])][1:]
     if not len(ranges):
         return None
-    times = seen.total_ns[ranges]
-    main = seen.main_path(ranges, times)
-    if "MultiProcessing" in seen.names[main]:
+    times = recording.total_ns[ranges]
+    main = recording.main_path(ranges, times)
+    if "MultiProcessing" in recording.names[main]:
         reason = "waits for its workers"
         next_step = FASTER_WORKERS
     else:
@@ -47,10 +47,10 @@ def waits_for_data(seen: Recording) -> Finding | None:
         next_step = OTHER_PROCESSES
     # The tree of calls has a line for each path. The finding names the count of that line, so that
     # users find it there.
-    on_main_path = int((seen.path[batches] == main).sum())
+    on_main_path = int((recording.path[batches] == main).sum())
     where = f", {on_main_path:,} of them in {{most}}" if on_main_path < len(batches) else ""
     return finding_about(
-        seen,
+        recording,
         ranges,
         times,
         rule="data",
@@ -63,7 +63,7 @@ def waits_for_data(seen: Recording) -> Finding | None:
     )
 
 
-def is_idle(seen: Recording) -> Finding | None:
+def is_idle(recording: Recording) -> Finding | None:
     """The finding that a thread in a module call or step neither worked nor loaded data nor
     compiled.
 
@@ -71,26 +71,26 @@ def is_idle(seen: Recording) -> Finding | None:
     other threads of this program worked meanwhile. Its share is of the threads' time, as many of
     them may wait at once while the run continues.
     """
-    ranges, waited = _own_waits(seen)
-    share = seen.thread_share(ranges, waited)
+    ranges, waited = _own_waits(recording)
+    share = recording.thread_share(ranges, waited)
     if share < SERIOUS_SHARE or waited.sum() < MIN_WAIT_NS:
         return None
     text = (
         f"They neither worked nor loaded data for {duration(waited.sum())}, most of it in {{most}}."
     )
-    own_fault = np.minimum(waited, _worked_meanwhile(seen, ranges))
-    own_share = seen.thread_share(ranges, own_fault)
+    own_fault = np.minimum(waited, _worked_meanwhile(recording, ranges))
+    own_share = recording.thread_share(ranges, own_fault)
     if own_share >= SERIOUS_SHARE:
-        return _held_up(seen, ranges, own_fault, own_share, text)
-    return _stands_still(seen, ranges, waited, share, text)
+        return _held_up(recording, ranges, own_fault, own_share, text)
+    return _stands_still(recording, ranges, waited, share, text)
 
 
 def _held_up(
-    seen: Recording, ranges: Indices, times: Amounts, share: float, text: str
+    recording: Recording, ranges: Indices, times: Amounts, share: float, text: str
 ) -> Finding | None:
     """The finding that threads waited while others of this program worked."""
     return finding_about(
-        seen,
+        recording,
         ranges,
         times,
         share=share,
@@ -103,11 +103,11 @@ def _held_up(
 
 
 def _stands_still(
-    seen: Recording, ranges: Indices, times: Amounts, share: float, text: str
+    recording: Recording, ranges: Indices, times: Amounts, share: float, text: str
 ) -> Finding | None:
     """The finding that threads waited for something that isn't on record."""
     return finding_about(
-        seen,
+        recording,
         ranges,
         times,
         share=share,
@@ -122,43 +122,45 @@ def _stands_still(
     )
 
 
-def _own_waits(seen: Recording) -> tuple[Indices, Amounts]:
+def _own_waits(recording: Recording) -> tuple[Indices, Amounts]:
     """The ranges whose CPU time is known, outside of loading and compiling, with the time that each
     waited itself.
 
     A thread that only waits, as a progress bar's monitor, is made for that, and left out.
     """
-    known = seen.has_cpu_time & seen.in_working_threads
-    waited = np.where(known, np.maximum(seen.total_ns - seen.cpu_ns, 0), 0)
-    elsewhere = np.zeros(len(seen), np.bool_)
-    elsewhere[seen.outermost(lambda name: name.startswith((LOADER, *COMPILATIONS)))] = True
-    counted = known & (seen.nearest(np.arange(len(seen)), elsewhere) < 0)
+    known = recording.has_cpu_time & recording.in_working_threads
+    waited = np.where(known, np.maximum(recording.total_ns - recording.cpu_ns, 0), 0)
+    elsewhere = np.zeros(len(recording), np.bool_)
+    elsewhere[recording.outermost(lambda name: name.startswith((LOADER, *COMPILATIONS)))] = True
+    counted = known & (recording.nearest(np.arange(len(recording)), elsewhere) < 0)
     own = waited.copy()
-    taken = np.where(known, waited, seen.total_ns)
+    taken = np.where(known, waited, recording.total_ns)
     inside = np.flatnonzero(counted | elsewhere)
-    enclosing = seen.nearest(seen.parent_in_thread[inside], counted)
+    enclosing = recording.nearest(recording.parent_in_thread[inside], counted)
     np.subtract.at(own, enclosing[enclosing >= 0], taken[inside[enclosing >= 0]])
     timed = np.flatnonzero(counted)
     return timed, np.maximum(own[timed], 0)
 
 
-def _worked_meanwhile(seen: Recording, ranges: Indices) -> Amounts:
+def _worked_meanwhile(recording: Recording, ranges: Indices) -> Amounts:
     """The CPU time of other threads while each of these ranges ran, as if they worked evenly from
     begin to end of outermost ranges whose CPU time is known.
     """
-    outermost = ranges[seen.nearest(seen.parent_in_thread[ranges], seen.has_cpu_time) < 0]
-    outermost = outermost[np.argsort(seen.start_ns[outermost], kind="stable")]
-    first_ns = seen.start_ns[ranges].min(initial=0)  # floats of Unix times would be inexact
-    start_ns = seen.start_ns[ranges] - first_ns
-    end_ns = seen.end_ns[ranges] - first_ns
+    outermost = ranges[
+        recording.nearest(recording.parent_in_thread[ranges], recording.has_cpu_time) < 0
+    ]
+    outermost = outermost[np.argsort(recording.start_ns[outermost], kind="stable")]
+    first_ns = recording.start_ns[ranges].min(initial=0)  # floats of Unix times would be inexact
+    start_ns = recording.start_ns[ranges] - first_ns
+    end_ns = recording.end_ns[ranges] - first_ns
     worked = np.zeros(len(ranges))
-    for lane in distinct(seen.lane[outermost]).tolist():
-        in_lane = outermost[seen.lane[outermost] == lane]
-        moments = np.stack([seen.start_ns[in_lane], seen.end_ns[in_lane]], axis=1).ravel()
+    for lane in distinct(recording.lane[outermost]).tolist():
+        in_lane = outermost[recording.lane[outermost] == lane]
+        moments = np.stack([recording.start_ns[in_lane], recording.end_ns[in_lane]], axis=1).ravel()
         moments = moments - first_ns
-        steps = np.stack([np.zeros(len(in_lane)), seen.cpu_ns[in_lane]], axis=1).ravel()
+        steps = np.stack([np.zeros(len(in_lane)), recording.cpu_ns[in_lane]], axis=1).ravel()
         worked_until = np.cumsum(steps)
         began = np.interp(start_ns, moments, worked_until)
         ended = np.interp(end_ns, moments, worked_until)
-        worked += np.where(seen.lane[ranges] != lane, ended - began, 0)
+        worked += np.where(recording.lane[ranges] != lane, ended - began, 0)
     return worked.astype(np.int64)

@@ -106,6 +106,7 @@ def _in_order(events: TraceEvents) -> _Ordered:
     end[ended] = np.maximum(list(ranges.end_ns.values()), start[ended])
     is_unfinished = np.zeros(len(start), np.bool_)
     is_unfinished[unfinished] = True
+    is_unfinished[events.open_rows] = True
     in_order = np.lexsort((order, -end, start, thread))
     return _Ordered(
         start=start[in_order],

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope, RowKind
-from otel_recfn.report.activities import Lane, category_of, device_activity
+from otel_recfn.report.activities import Lane, device_activity, known_category
 
 TYPE_COLUMNS = ("name", "kind", "scope", "source", "step_number", "flags", "lane", "activity")
 """The columns that have one value for all events of a type."""
@@ -71,7 +71,7 @@ class EventTypes:
         """The number of a new type; None if its slices are no part of the program."""
         if category == PROFILER_CATEGORY:
             return None
-        known = category_of(category if isinstance(category, str) else "")
+        known = known_category(category if isinstance(category, str) else "")
         step = None if is_span else _step(name, category, known.lane)
         label = step[1] if step else name
         source = EventSource.STEP if step else _source(name, category)

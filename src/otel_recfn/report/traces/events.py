@@ -60,6 +60,8 @@ class TraceEvents:
         self.optional = OptionalColumns(self.texts)
         self.parents = ExplicitParents()
         self.two_event_ranges = TwoEventRanges()
+        self.open_rows: list[int] = []
+        """The rows of slices that were open when the trace ended."""
         self.arrows = ForwardArrows()
         self.threads = TraceThreads()
         self.unread = UnreadEvents()
@@ -114,6 +116,8 @@ class TraceEvents:
         order = args.get("Event id") or args.get("Ev Idx")
         thread = self.threads.number(event)
         self.parents.add(args, row)
+        if args.get("Partial") is True:
+            self.open_rows.append(row)
         if not OPTIONAL_COLUMNS.keys().isdisjoint(args):
             self.optional.add(args, row)
         if event_type in self.types.unknown_lanes and not STREAM_ARGUMENTS.isdisjoint(args):

@@ -191,14 +191,14 @@ class TraceText:
             if self._is_too_long:
                 begin = int(between[0]) + 1 if len(between) else end
                 self._is_too_long = False
-            events = self._parsed(bytes(self.remaining + block[begin:last]))
+            events = self._parse_events(bytes(self.remaining + block[begin:last]))
             self.remaining.clear()
             begin = last + 1
         self._in_events = not is_closed
         self._keep_event(block[begin:end])
         return events
 
-    def _parsed(self, text: bytes) -> list[Any]:
+    def _parse_events(self, text: bytes) -> list[Any]:
         """The events of a text that has commas between them, without those that aren't JSON,
         which are counted.
         """

@@ -43,7 +43,7 @@ class HeardSpans(NamedTuple):
     until_ns: int = 0
     """The time up to which they are known."""
 
-    def after(self, batch: Batch) -> tuple[HeardSpans, list[SpanSlice]]:
+    def with_batch(self, batch: Batch) -> tuple[HeardSpans, list[SpanSlice]]:
         """The same after a batch, and the slices of the spans that have ended."""
         until_ns = max(self.until_ns, batch.drained_ns, int(batch.end_ns.max(initial=0)))
         if not batch.spans:

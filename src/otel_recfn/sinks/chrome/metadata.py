@@ -10,7 +10,7 @@ from typing import Any
 
 from otel_recfn.model.batch import Track
 from otel_recfn.sinks.chrome.encoder import trace_tid
-from otel_recfn.support.processes import RANK, WORLD_SIZE, number_of, run_id
+from otel_recfn.support.processes import RANK, WORLD_SIZE, number_in_environment, run_id
 from otel_recfn.support.texts import json_value
 
 
@@ -18,8 +18,8 @@ def header(base_ns: int) -> bytes:
     """The beginning of the object, up to its events."""
     distributed = {
         "backend": "",
-        "rank": number_of(RANK) or 0,
-        "world_size": number_of(WORLD_SIZE) or 1,
+        "rank": number_in_environment(RANK) or 0,
+        "world_size": number_in_environment(WORLD_SIZE) or 1,
     }
     fields = {
         "schemaVersion": 1,
@@ -38,7 +38,7 @@ def process_events(pid: int, base_ns: int) -> bytes:
     An array that a kill has cut says these nowhere else.
     """
     program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
-    rank = number_of(RANK) or 0
+    rank = number_in_environment(RANK) or 0
     process = {"name": program, "baseTimeNanoseconds": base_ns, "run": run_id()}
     events = (
         _metadata_event("process_name", pid, 0, process),

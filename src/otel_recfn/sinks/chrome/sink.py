@@ -31,6 +31,10 @@ BATCH_ROWS = 64
 """The size of a batch beside its rows, in rows."""
 CHECK_SECONDS = 1.0
 """The longest time after which it is noticed that the file was deleted or overwritten."""
+OPEN_SECONDS = 0.75
+"""The number of seconds after which the file has an open range: with the quarter of it between two
+looks, the file of a program that is killed in a hang has what hung a second before.
+"""
 CLOSE_SHARE = 0.5
 """The share of the time for the end that the file gets.
 
@@ -48,6 +52,7 @@ class ChromeTraceSink(Sink):
     """
 
     name = "chrome_trace"
+    open_range_s = OPEN_SECONDS
 
     def __init__(
         self,

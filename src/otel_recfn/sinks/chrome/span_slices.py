@@ -22,7 +22,7 @@ from typing import Any
 
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.sinks.chrome.heard_spans import HeardSpans, Key, SpanSlice
-from otel_recfn.sinks.chrome.thread_runs import Rows, Run, runs_of
+from otel_recfn.sinks.chrome.thread_runs import Rows, Run, find_runs
 from otel_recfn.support.span_log import is_ours
 
 MAX_DEPTH = 32
@@ -59,11 +59,11 @@ class SpanSlices:
         self._threads = threads or {}
         self._heard = heard
 
-    def after(self, batch: Batch) -> tuple[SpanSlices, list[SpanSlice]]:
+    def with_batch(self, batch: Batch) -> tuple[SpanSlices, list[SpanSlice]]:
         """The slices after a batch, and those that are over."""
-        heard, over = self._heard.after(batch)
+        heard, over = self._heard.with_batch(batch)
         threads = dict(self._threads)
-        for run in runs_of(batch):
+        for run in find_runs(batch):
             _, stretches = threads.pop(run.track.number, (run.track, ()))
             # Spans that begin in it would cross the stretch.
             if run.track.native_id in heard.threads:
@@ -83,7 +83,7 @@ class SpanSlices:
             over += self._slices(*threads.pop(next(iter(threads))), None)
         return SpanSlices(self._find, threads, heard), over
 
-    def open(self) -> list[SpanSlice]:
+    def open_slices(self) -> list[SpanSlice]:
         """The slices that are not over, as they are so far."""
         found = self._heard.open_slices()
         for track, stretches in self._threads.values():

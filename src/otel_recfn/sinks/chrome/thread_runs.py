@@ -62,7 +62,7 @@ class Rows(NamedTuple):
         return max(self.end_ns, min(longest_ns, next_ns))
 
 
-def runs_of(batch: Batch) -> list[Run]:
+def find_runs(batch: Batch) -> list[Run]:
     """The batch's rows that nest in their threads, thread by thread."""
     rows = np.flatnonzero(((batch.flags & OVERLAPPING) == 0) & (batch.thread == batch.end_thread))
     if not len(rows):
@@ -84,11 +84,11 @@ def runs_of(batch: Batch) -> list[Run]:
     values = [Rows(*row) for row in zip(*[column.tolist() for column in columns], strict=True)]
     found: list[Run] = []
     for begin, run_rows in zip(begins.tolist(), values, strict=True):
-        context_of_run = batch.contexts[context[begin]]
+        span_context = batch.contexts[context[begin]]
         found.append(
             Run(
                 track=batch.tracks[thread[begin]],
-                key=(context_of_run.trace_id, context_of_run.span_id),
+                key=(span_context.trace_id, span_context.span_id),
                 first_row=(int(ordinals[begin]), int(ends[begin])),
                 rows=run_rows,
             )

@@ -91,7 +91,9 @@ class ChromeTraceFile:
         self._beginning = header(self._base_ns) + events
         self._file = GrowingFile(path, replace=replace)
         try:
-            self._file.append(self._stream.alone((ARRAY + events).ljust(len(self._beginning)), 0))
+            self._file.append(
+                self._stream.encode_apart((ARRAY + events).ljust(len(self._beginning)), 0)
+            )
             self.show()
         except BaseException:
             self._file.close()
@@ -103,9 +105,9 @@ class ChromeTraceFile:
             self._open = _still_open(self._open, batch)
         else:
             self._open = _outermost(batch.long_open)
-        self._slices, over = self._slices.after(batch)
+        self._slices, over = self._slices.with_batch(batch)
         ids = self._python_ids
-        calls = ids.of_rows(batch) if self._knows_all_calls else ids.follow(batch)
+        calls = ids.call_ids(batch) if self._knows_all_calls else ids.follow(batch)
         counted = encode_memory(batch, self._memory_totals, self._pid, self._base_ns)
         self._put(thread_events(_used_threads(batch), self._thread_names, self._pid))
         self._put(self._span_thread_events(batch.spans))
@@ -142,11 +144,13 @@ class ChromeTraceFile:
     def finish(self, lost: int = 0) -> None:
         """Show all, and make the file an object. ``lost`` is how many rows it lacks."""
         fields = f', "lost": {lost}' if lost else ""
-        self._show(f"\n]{fields}}}\n".encode(), self._stream.alone(self._beginning, 0))
+        self._show(f"\n]{fields}}}\n".encode(), self._stream.encode_apart(self._beginning, 0))
 
     def _show(self, end: bytes, beginning: bytes = b"") -> None:
         self._file.append(self._stream.flush(self._file.length))
-        self._file.show(self._stream.alone(self._open_events() + end, self._file.length), beginning)
+        self._file.show(
+            self._stream.encode_apart(self._open_events() + end, self._file.length), beginning
+        )
 
     def take_back(self) -> None:
         """Take what was appended since ``show`` out of the file.
@@ -191,15 +195,15 @@ class ChromeTraceFile:
         over = list[SpanSlice]()
         events = b""
         if self._open is not None and len(self._open):
-            slices, over = slices.after(self._open)
+            slices, over = slices.with_batch(self._open)
             rows = _ordered_by_begin(self._open)
-            calls = self._python_ids.of_rows(self._open)
+            calls = self._python_ids.call_ids(self._open)
             size = self._encode(self._open, rows, calls)
             # A copy of the names: these events are written again, with the names.
             names = dict(self._thread_names)
             threads = thread_events(_used_threads(self._open), names, self._pid)
             events = threads + self._memory[:size]
-        return events + encode_spans([*over, *slices.open()], self._pid, self._base_ns)
+        return events + encode_spans([*over, *slices.open_slices()], self._pid, self._base_ns)
 
     def _span_thread_events(self, spans: Sequence[ProgramSpan]) -> bytes:
         """The names of threads in which spans began, and no range so far."""

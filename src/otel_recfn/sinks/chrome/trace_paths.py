@@ -50,17 +50,17 @@ class TracePaths:
 
         ``is_child``: it is known to be one.
         """
-        return self._with(addition(is_child))
+        return self._with_suffix(addition(is_child))
 
-    def numbered(self) -> Iterator[Path]:
+    def numbered_paths(self) -> Iterator[Path]:
         """The names that this process may use while its own is being written."""
         own = addition()
         numbered_name = own if ".pid" in own else f"{own}.pid{os.getpid()}"
-        yield self._with(numbered_name)
+        yield self._with_suffix(numbered_name)
         for number in range(2, MAX_NUMBERED):
-            yield self._with(f"{numbered_name}-{number}")
+            yield self._with_suffix(f"{numbered_name}-{number}")
 
-    def _with(self, added: str) -> Path:
+    def _with_suffix(self, added: str) -> Path:
         name = self.asked.name.removesuffix(self._suffix)
         return self.asked.with_name(f"{name}{added}{self._suffix}")
 

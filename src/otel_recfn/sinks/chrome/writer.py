@@ -88,7 +88,7 @@ class TraceWriter:
             return
         self.check()
         try:
-            self._file = self._file or self._opened(logging.INFO)
+            self._file = self._file or self._open_trace(logging.INFO)
             self._file.append(batch)
             self._file.show()
         except BaseException as error:
@@ -115,7 +115,7 @@ class TraceWriter:
         self.failed += lost
         self._rows = 0
         try:
-            self._file = self._opened(logging.DEBUG)
+            self._file = self._open_trace(logging.DEBUG)
         except OSError as error:  # the next batch tries again
             self._log_failing(error)
         if is_first:
@@ -163,7 +163,7 @@ class TraceWriter:
 
     def _opened_or_refused(self) -> ChromeTraceFile:
         try:
-            return self._opened(logging.WARNING)
+            return self._open_trace(logging.WARNING)
         except FileInUseError as error:
             raise SettingError(
                 f"chrome_trace={str(self._paths.asked)!r} and the names beside it are being"
@@ -172,14 +172,14 @@ class TraceWriter:
         except OSError as error:
             raise SettingError(cannot_write(self._paths.asked, error)) from error
 
-    def _opened(self, level: int) -> ChromeTraceFile:
+    def _open_trace(self, level: int) -> ChromeTraceFile:
         """An empty trace at the first path that no process writes.
 
         ``level`` is that of its log message.
         """
-        for path in chain((self.path,), self._paths.numbered()):
+        for path in chain((self.path,), self._paths.numbered_paths()):
             try:
-                file = self._made(path)
+                file = self._make_trace(path)
             except (FileInUseError, FileExistsError):
                 # Another process writes it (in another container it may even have the same pid), or
                 # has made it.
@@ -201,7 +201,7 @@ class TraceWriter:
             str(self._paths.asked),
         )
 
-    def _made(self, path: Path) -> ChromeTraceFile:
+    def _make_trace(self, path: Path) -> ChromeTraceFile:
         """An empty trace, which replaces a file; not one that has replaced ours."""
         if self._lost_a_file:
             return ChromeTraceFile(Path(os.path.realpath(path)), replace=False)

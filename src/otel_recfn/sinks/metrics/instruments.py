@@ -166,7 +166,7 @@ class Instruments:
                 self._streams = SdkStreams(self._histogram)
         except ChangedSdkError as error:
             self._log_change(error)
-        return self._streams if self._streams is not None and self._streams.asked else None
+        return self._streams if self._streams is not None and self._streams.are_used else None
 
     def attach(self, feed: Feed, report: Callable[[], Report]) -> None:
         """Ask a sink from now on. ``report`` reads the counters of its capture."""
@@ -214,7 +214,10 @@ class Instruments:
         try:
             taken.streams.add(
                 taken.sums,
-                {number: _attributes(taken.series[number]) for number in taken.sums.filled()},
+                {
+                    number: _attributes(taken.series[number])
+                    for number in taken.sums.filled_series()
+                },
             )
         except MemoryError:
             _log.warning(

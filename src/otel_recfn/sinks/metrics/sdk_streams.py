@@ -126,7 +126,7 @@ class SdkStreams:
         return storages is self._storages and len(storages) == len(self._seen)
 
     @property
-    def asked(self) -> bool:
+    def are_used(self) -> bool:
         """Whether anything takes durations now."""
         is_enabled = getattr(self._histogram, "_is_enabled", None)
         return bool(self._streams) and (not callable(is_enabled) or bool(is_enabled()))

@@ -60,7 +60,7 @@ class MetricsSink(Sink):
         if streams is None:
             return
         with self._lock:
-            numbers = self._series.numbers_of(batch)
+            numbers = self._series.row_series(batch)
             if not self._untaken or self._untaken[-1].streams is not streams:
                 self._untaken.append(
                     CollectedSums(streams, DurationSums(streams.min_ns), self._series.series)

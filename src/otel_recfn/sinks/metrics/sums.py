@@ -61,7 +61,7 @@ class SeriesTable:
         self._names: Sequence[str] = ()
         self._slots: Slots = np.zeros(0, np.int32)
 
-    def numbers_of(self, batch: Batch) -> Slots:
+    def row_series(self, batch: Batch) -> Slots:
         """The series of each row; negative if it has none. New series get a number."""
         slots = self._slots_for(batch)
         keys = batch.name.astype(np.int64) * NUM_SCOPES + batch.scope.astype(np.int64)
@@ -137,7 +137,7 @@ class DurationSums:
             batch, numbers, self.series, list(zip(self.min_ns, self.buckets, strict=True))
         )
 
-    def filled(self) -> list[int]:
+    def filled_series(self) -> list[int]:
         """The series that have any durations."""
         found: list[int] = np.flatnonzero(self.series[:, SumColumn.COUNT]).tolist()
         return found

@@ -32,7 +32,7 @@ from otel_recfn.sinks.otlp.encoding import (
     OtlpMapper,
     Request,
     RequestBuilder,
-    encoded,
+    as_encoded,
     with_launch,
 )
 from otel_recfn.sinks.otlp.transports import (
@@ -49,7 +49,7 @@ from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.forks import OwnThread, at_work, resting
 from otel_recfn.support.interruptions import ignoring_errors
 from otel_recfn.support.logs import GuardedLog
-from otel_recfn.support.texts import (
+from otel_recfn.support.safe_texts import (
     safe_repr,
     safe_request_error,
     safe_text,
@@ -133,7 +133,7 @@ class OtlpDelivery:
         self._spans += len(spans)
         remaining: Sequence[Any] | EncodedSpans = spans
         try:
-            remaining = encoded(spans)
+            remaining = as_encoded(spans)
             while len(remaining) and self._builder is not None:
                 remaining = self._builder.add(remaining)
                 if len(remaining):

@@ -46,9 +46,10 @@ from otel_recfn.sinks.spans.mapping import (
     text_attributes,
 )
 from otel_recfn.sinks.spans.provider import AttributeValue
-from otel_recfn.support.processes import LOCAL_RANK, RANK, WORLD_SIZE, number_of
+from otel_recfn.support.exceptions import exception_attributes, stacktrace_attributes
+from otel_recfn.support.processes import LOCAL_RANK, RANK, WORLD_SIZE, number_in_environment
 from otel_recfn.support.span_ids import current_key
-from otel_recfn.support.texts import exception_attributes, stacktrace_attributes, utf8_text
+from otel_recfn.support.texts import utf8_text
 
 Attributes = Mapping[str, AttributeValue]
 SCOPES = 16
@@ -75,7 +76,7 @@ class EncodedSpans(NamedTuple):
         return len(self.ends)
 
 
-def encoded(spans: Sequence[ReadableSpan] | EncodedSpans) -> EncodedSpans:
+def as_encoded(spans: Sequence[ReadableSpan] | EncodedSpans) -> EncodedSpans:
     """Spans of one resource and scope as bytes."""
     if isinstance(spans, EncodedSpans):
         return spans
@@ -165,7 +166,7 @@ class OtlpMapper(SpanMapper):
         self, plan: SpanPlan, extra_attributes: Mapping[int, Attributes] = NO_ATTRIBUTES
     ) -> EncodedSpans:
         if not self._limits.unbound:
-            return encoded(super().spans(plan, extra_attributes))
+            return as_encoded(super().spans(plan, extra_attributes))
         plan = plan.named(extra_attributes)
         parents = [_parent_fields(span) for span in plan.parent_spans]
         rows = (
@@ -217,7 +218,7 @@ def with_launch(resource: Resource) -> Resource:
     numbers = {
         name: number
         for name, variables in NUMBERS.items()
-        if (number := number_of(variables)) is not None
+        if (number := number_in_environment(variables)) is not None
     }
     return Resource({**numbers, **resource.attributes}, resource.schema_url)
 
@@ -233,14 +234,14 @@ class RequestBuilder:
     """A builder that fills one request after the other with spans of one resource and scope."""
 
     def __init__(self, resource: Resource, scope: InstrumentationScope, max_bytes: int) -> None:
-        (of_resource,) = encode_spans(
+        (resource_spans,) = encode_spans(
             [span_with(resource, instrumentation_scope=scope)]
         ).resource_spans
-        (of_scope,) = of_resource.scope_spans
-        self._resource = ResourceSpans(resource=of_resource.resource).SerializeToString()
-        self._scope = ScopeSpans(scope=of_scope.scope).SerializeToString()
-        self._after_spans = ScopeSpans(schema_url=of_scope.schema_url).SerializeToString()
-        self._after_scope = ResourceSpans(schema_url=of_resource.schema_url).SerializeToString()
+        (scope_spans,) = resource_spans.scope_spans
+        self._resource = ResourceSpans(resource=resource_spans.resource).SerializeToString()
+        self._scope = ScopeSpans(scope=scope_spans.scope).SerializeToString()
+        self._after_spans = ScopeSpans(schema_url=scope_spans.schema_url).SerializeToString()
+        self._after_scope = ResourceSpans(schema_url=resource_spans.schema_url).SerializeToString()
         envelope = (self._resource, self._scope, self._after_spans, self._after_scope)
         self._room = max_bytes - sum(map(len, envelope)) - 2 * _MAX_LENGTH
         self._parts: list[bytes | memoryview] = []
@@ -270,10 +271,10 @@ class RequestBuilder:
 
     def take(self) -> Request:
         """The request, whose bytes are copied once; the next one is filled from now on."""
-        of_scope = len(self._scope) + self._size + len(self._after_spans)
-        head = _SCOPE_SPANS + _varint(of_scope)
-        of_resource = len(self._resource) + len(head) + of_scope + len(self._after_scope)
-        before = (_RESOURCE_SPANS, _varint(of_resource), self._resource, head, self._scope)
+        scope_length = len(self._scope) + self._size + len(self._after_spans)
+        head = _SCOPE_SPANS + _varint(scope_length)
+        resource_length = len(self._resource) + len(head) + scope_length + len(self._after_scope)
+        before = (_RESOURCE_SPANS, _varint(resource_length), self._resource, head, self._scope)
         body = b"".join([*before, *self._parts, self._after_spans, self._after_scope])
         request = Request(body, self.spans)
         self._parts, self._size, self.spans = [], 0, 0

@@ -27,7 +27,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from otel_recfn.support.texts import safe_request_error, safe_text, secrets_of
+from otel_recfn.support.safe_texts import safe_request_error, safe_text, secrets_of
 
 PACKAGE = "opentelemetry.exporter.otlp.proto."
 HTTP, GRPC = "http", "grpc"
@@ -240,7 +240,7 @@ def transport_for(exporter: Any) -> Transport:
     """
     if not isinstance(exporter, str):
         return make_transport(exporter, owned=False)
-    configured = made(_ASKED.get(exporter) or protocol_from_environment())
+    configured = make_exporter(_ASKED.get(exporter) or protocol_from_environment())
     transport = make_transport(configured, owned=True)
     if isinstance(transport, GrpcTransport):
         configured.shutdown()  # closes its channel, since ours has other bounds
@@ -264,7 +264,7 @@ def protocol_from_environment() -> str:
     return protocol
 
 
-def protocol_of(exporter: object) -> str | None:
+def official_protocol(exporter: object) -> str | None:
     """The protocol of an official exporter of spans, or of a subclass; None for any other."""
     modules = [f"{kind.__module__}." for kind in type(exporter).__mro__]
     found = [
@@ -276,7 +276,7 @@ def protocol_of(exporter: object) -> str | None:
     return found[0] if found else None
 
 
-def made(protocol: str) -> Any:
+def make_exporter(protocol: str) -> Any:
     """An exporter configured by the environment."""
     if protocol == HTTP:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
@@ -295,7 +295,7 @@ def make_transport(exporter: Any, owned: bool) -> Transport:
     Raises:
         UnreadableExporterError: it is none, or it isn't known how to read it.
     """
-    protocol = protocol_of(exporter)
+    protocol = official_protocol(exporter)
     if protocol is None:
         raise UnreadableExporterError(
             f"{type(exporter).__qualname__} is none of the official OTLP exporters of spans"

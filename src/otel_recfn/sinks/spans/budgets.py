@@ -108,7 +108,7 @@ class SpanRate:
         """The rest of each half, that for unusual units last."""
         self._at_ns = 0
 
-    def left(self, now_ns: int, *, unusual: bool) -> int:
+    def remaining(self, now_ns: int, *, unusual: bool) -> int:
         """The spans that such units may have now. Never below 0, even if more were used."""
         if now_ns > self._at_ns:
             more, self._at_ns = (now_ns - self._at_ns) * self._half_per_ns, now_ns
@@ -239,5 +239,5 @@ class Budgets:
                 share, (left if claim.is_unusual else left - self._trace_budget // 2) // part
             )
         if self._rate is not None:
-            share = min(share, self._rate.left(end.end_ns, unusual=claim.is_unusual) // part)
+            share = min(share, self._rate.remaining(end.end_ns, unusual=claim.is_unusual) // part)
         return max(1, share)

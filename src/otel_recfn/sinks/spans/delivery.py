@@ -32,7 +32,7 @@ from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.processor import OwnSpanProcessor
 from otel_recfn.sinks.spans.provider import SpanTarget, shortest_queue
 from otel_recfn.support.logs import GuardedLog
-from otel_recfn.support.texts import safe_exception
+from otel_recfn.support.safe_texts import safe_exception
 
 if TYPE_CHECKING:
     from otel_recfn.sinks.otlp.delivery import OtlpDelivery

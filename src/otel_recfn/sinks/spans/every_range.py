@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.stage import Added, OwnRoot, SpanPlan, Stage
 from otel_recfn.model.batch import Batch
@@ -100,6 +101,10 @@ class EveryRange:
         known = self._named if names is self._names else 0
         self._names, self._named = names, len(names)
         return names[known : self._named]
+
+    def has_unit(self, span: SpanContext) -> bool:
+        """Whether ranges below a span wait for others."""
+        return False
 
     def due(
         self,

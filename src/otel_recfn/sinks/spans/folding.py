@@ -31,6 +31,7 @@ from otel_recfn.model.generation import Generation
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume
 from otel_recfn.sinks.spans.mapping import sum_attributes
 from otel_recfn.sinks.spans.process_context import ProgramSpans
+from otel_recfn.sinks.spans.request_batches import RequestBatches
 from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits, roots_alone
 from otel_recfn.sinks.spans.span_hook import FAILED_COUNT
 from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
@@ -107,10 +108,19 @@ class Folding:
         volume: the settings of the budgets.
         spans: the program's spans.
         traces: the traces that we start.
+        batches: those of requests, which get the sums of their units.
     """
 
-    def __init__(self, limit: int, volume: Volume, spans: ProgramSpans, traces: StepTraces) -> None:
+    def __init__(
+        self,
+        limit: int,
+        volume: Volume,
+        spans: ProgramSpans,
+        traces: StepTraces,
+        batches: RequestBatches,
+    ) -> None:
         self._budgets, self._spans, self._traces = Budgets(limit, volume), spans, traces
+        self._batches = batches
         self._stage = Stage(
             limit,
             max(MAX_WAITING, 4 * limit),
@@ -147,6 +157,10 @@ class Folding:
             return added, decided
         is_full = added.largest_unit_rows >= MAX_UNIT_ROWS
         return added, self._decide_parts(min_rows=MAX_UNIT_ROWS) if is_full else []
+
+    def has_unit(self, span: SpanContext) -> bool:
+        """Whether the unit below a span is open."""
+        return self._stage.find(span) is not None
 
     def due(
         self,
@@ -204,7 +218,7 @@ class Folding:
         unseen = []
         for unit in self._stage.unended():
             objects = self._objects[unit.unit]
-            end = self._spans.end_of(*objects.key)
+            end = self._spans.span_end(*objects.key)
             if end is not None:
                 now_ns = time.time_ns()
                 self._stage.end_span(
@@ -276,11 +290,18 @@ class Folding:
         objects = [self._objects[unit.unit] for unit, _ in part]
         ranges = sum(unit.rows for unit, _ in part)
         grants = [(unit.unit, grant.spans) for unit, grant in part]
+        sums = [self._batches.sums_of(one.key) for one in objects]
         decided = self._stage.decide(
-            grants, [one.parent_span for one in objects], is_partial=is_partial
+            grants,
+            [one.parent_span for one in objects],
+            is_partial=is_partial,
+            named=[grant[0] for grant, own in zip(grants, sums, strict=True) if own is not None],
         )
         for index, (unit, _) in enumerate(part):
-            own = objects[index]
+            own, unit_sums = objects[index], sums[index]
+            if unit_sums is not None:
+                unit_sums.add(decided, index, unit.failed_rows)
+                unit_sums.is_ordinary &= part[0][1].is_ordinary
             has_waited = unit.top_ns >= MIN_WAIT_NS
             if has_waited or unit.failed_rows or own.generation is not None:
                 own.add_attributes(

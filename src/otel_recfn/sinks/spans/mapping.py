@@ -27,11 +27,18 @@ from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
 from otel_recfn.batches.number_sets import Indices, begin_offsets, indices_in
-from otel_recfn.batches.span_names import PREFIX, called, display_name, prefill_name
+from otel_recfn.batches.span_names import PREFIX, display_name, module_call_name, prefill_name
 from otel_recfn.batches.stage import SAMPLED, Decided, SpanPlan, records
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE, EACH_KEY, Column
-from otel_recfn.model.events import CPU_TIME, PARTIAL, EventFlag, EventSource, RecordScope
+from otel_recfn.model.events import (
+    CPU_TIME,
+    PARTIAL,
+    WAIT_TIME,
+    EventFlag,
+    EventSource,
+    RecordScope,
+)
 from otel_recfn.model.generation import PHASE
 from otel_recfn.sinks.spans.provider import (
     AppliedLimits,
@@ -39,16 +46,18 @@ from otel_recfn.sinks.spans.provider import (
     SpanTarget,
     root_attributes,
 )
-from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, FOLDED_NS, UNIT_FOLDED_COUNT, SpanHook
-from otel_recfn.sinks.spans.step_traces import StepTrace
-from otel_recfn.support.texts import (
-    called_code,
-    element_texts,
-    exception_attributes,
-    stacktrace_attributes,
-    utf8_text,
-    values_by_key,
+from otel_recfn.sinks.spans.span_hook import (
+    FAILED_COUNT,
+    FOLDED_COUNT,
+    FOLDED_NS,
+    UNIT_FOLDED_COUNT,
+    SpanHook,
 )
+from otel_recfn.sinks.spans.step_traces import StepTrace
+from otel_recfn.support.code_names import called_code
+from otel_recfn.support.exceptions import exception_attributes, stacktrace_attributes
+from otel_recfn.support.request_batch import BATCH, BATCH_SIZE, Request, RequestBatch
+from otel_recfn.support.texts import element_texts, utf8_text, values_by_key
 
 Attributes = dict[str, AttributeValue]
 
@@ -62,7 +71,7 @@ def sum_attributes(decided: Decided, indices: Indices) -> list[Attributes]:
     texts = {
         name: utf8_text(_display_name(decided, name)) for name in {name for _, _, name in rows}
     }
-    top = [f"{texts[name]}: {count} x, {self_ns / 1e6:.3f} ms" for count, self_ns, name in rows]
+    top = [_top_text(texts[name], count, self_ns) for count, self_ns, name in rows]
     return [
         _sum_attributes(
             _UNIT_KEYS if row.is_whole_unit else _SPAN_KEYS,
@@ -74,6 +83,46 @@ def sum_attributes(decided: Decided, indices: Indices) -> list[Attributes]:
             records("sums", sums), (ends - lengths).tolist(), ends.tolist(), strict=True
         )
     ]
+
+
+class UnitSums:
+    """The sums of a unit, over all parts in which it is decided, for spans that aren't its own."""
+
+    def __init__(self) -> None:
+        self._ranges = self._duration_ns = self._failed = 0
+        self._top = dict[str, tuple[int, int]]()
+        """The number and the self time of ranges, by name."""
+        self.is_ordinary = True
+        """Whether every part of it is."""
+
+    def add(self, decided: Decided, unit: int, failed: int) -> None:
+        """Add a part: the unit of that index among those that were decided together, with so many
+        failed ranges.
+        """
+        self._failed += failed
+        sums = decided.sums
+        [*whole] = np.flatnonzero((sums["unit"] == unit) & (sums["is_whole_unit"] != 0))
+        for index in whole:
+            self._ranges += int(sums["ranges"][index])
+            self._duration_ns += int(sums["duration_ns"][index])
+            first = int(sums["top_end"][index - 1]) if index else 0
+            for count, self_ns, name in decided.top[first : sums["top_end"][index]].tolist():
+                text = utf8_text(_display_name(decided, name))
+                before, before_ns = self._top.get(text, (0, 0))
+                self._top[text] = before + count, before_ns + self_ns
+
+    def attributes(self) -> Attributes:
+        """The attributes of the whole unit, as its own span has them."""
+        longest = sorted(self._top.items(), key=lambda one: -one[1][1])[:TOP_NAMES]
+        top = [_top_text(name, count, self_ns) for name, (count, self_ns) in longest]
+        found: Attributes = {_UNIT_KEYS[2]: top} if top else {}
+        if self._ranges:
+            found |= {_UNIT_KEYS[0]: self._ranges, _UNIT_KEYS[1]: self._duration_ns}
+        return found | ({FAILED_COUNT: self._failed} if self._failed else {})
+
+
+def _top_text(name: str, count: int, self_ns: int) -> str:
+    return f"{name}: {count} x, {self_ns / 1e6:.3f} ms"
 
 
 def _sum_attributes(
@@ -119,6 +168,8 @@ def extra_span_attributes(
 _SPAN_KEYS = (FOLDED_COUNT, FOLDED_NS, "recfn.folded.top")
 CALLERS = "recfn.callers"
 _UNIT_KEYS = (UNIT_FOLDED_COUNT, "recfn.unit.folded.duration_ns", "recfn.unit.top")
+TOP_NAMES = 3
+"""The number of names that took most, as ``native/stage/name_times.hpp`` gives them."""
 
 
 SUFFIX = " (folded)"
@@ -295,7 +346,7 @@ class SpanMapper:
             )
             text = _display_name(decided, row.name)
             if row.module and short:
-                text = called(decided.names[row.module], text)
+                text = module_call_name(decided.names[row.module], text)
             text = prefill_name(text) if PHASE in attributes and short else text
             text = utf8_text(text + SUFFIX)
             context = _sibling_context(unit_parent, row.span_id)
@@ -317,6 +368,39 @@ class SpanMapper:
         return self._span(
             name, start.context, start.parent, attributes, trace.start_ns, trace.end_ns, start.links
         )
+
+    def request_spans(
+        self, batch: RequestBatch, which: slice, unit_attributes: Mapping[str, AttributeValue]
+    ) -> list[ReadableSpan]:
+        """A span for some of the requests of a batch that has ended, below their own.
+
+        ``unit_attributes`` are those of the batch's unit.
+        """
+        forward, end_ns = batch.forward, batch.end_ns or 0
+        shared, status = {BATCH_SIZE: batch.size, **unit_attributes}, _UNSET
+        if batch.wait_time_ns:
+            shared[WAIT_TIME] = batch.wait_time_ns
+        if batch.is_partial:
+            shared[PARTIAL] = True
+        if batch.error:
+            shared["error.type"] = exception_attributes(batch.error)["exception.type"]
+            status = Status(StatusCode.ERROR, batch.error)
+        # An unsampled span isn't there to be linked to.
+        has_link = forward is not None and forward.trace_flags.sampled and self._limits.has_links
+        links, name = (Link(forward),) if forward and has_link else (), utf8_text(batch.name)
+        return [
+            self._span(
+                name,
+                _child_context(request.span, self._target.new_span_id()),
+                request.span,
+                {**shared, **_request_attributes(request, batch.start_ns)},
+                batch.start_ns,
+                end_ns,
+                links,
+                status=status,
+            )
+            for request in batch.requests[which]
+        ]
 
     def _span(
         self,
@@ -447,6 +531,18 @@ def _context_in(contexts: dict[int, SpanContext], top: SpanContext, span_id: int
 
 def _sibling_context(unit_context: SpanContext, span_id: int) -> SpanContext:
     return SpanContext(unit_context.trace_id, span_id, False, SAMPLED, unit_context.trace_state)
+
+
+def _child_context(parent: SpanContext, span_id: int) -> SpanContext:
+    return SpanContext(parent.trace_id, span_id, False, SAMPLED, parent.trace_state)
+
+
+def _request_attributes(request: Request, start_ns: int) -> Attributes:
+    """The attributes of a request of a batch that began then."""
+    found: Attributes = {BATCH + "position": request.position}
+    if request.start_ns is not None and 0 <= request.start_ns <= start_ns:
+        found[BATCH + "waited_ns"] = start_ns - request.start_ns
+    return found
 
 
 def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:

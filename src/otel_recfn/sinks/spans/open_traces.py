@@ -105,7 +105,9 @@ class OpenTraces:
             parent_spans=[start.context],
             torch_names=self._torch_names,
         )
-        mapper = SpanMapper(target, self._hook.beside() if self._hook is not None else None)
+        mapper = SpanMapper(
+            target, self._hook.for_other_trace() if self._hook is not None else None
+        )
         return DecidedUnits(
             plan, roots=[open_trace], mapper=mapper, nbytes=ROOT_BYTES + plan.nbytes(batch.names)
         )

@@ -17,7 +17,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -30,8 +30,13 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from otel_recfn import _native
 from otel_recfn.model.batch import NO_CONTEXT, Batch, Track
-from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
-from otel_recfn.support.processes import WorkerProcess, parent_process_span
+from otel_recfn.sinks.spans.provider import Attributes, OuterSpan, RootStart, SpanTarget
+from otel_recfn.support.processes import (
+    ParentProcessSpan,
+    WorkerProcess,
+    parent_process_span,
+    thread_inherited_span,
+)
 
 MAX_REMEMBERED = 1 << 12
 """The most spans of the program's that are remembered."""
@@ -97,18 +102,7 @@ class ProgramSpans:
         inherited_span = parent_process_span()
         if self._forked_in is not None or inherited_span is None:
             return self._forked_in
-        state = (
-            TraceState.from_header([inherited_span.trace_state])
-            if inherited_span.trace_state
-            else None
-        )
-        return SpanContext(
-            inherited_span.trace_id,
-            inherited_span.span_id,
-            False,
-            TraceFlags(inherited_span.flags),
-            state,
-        )
+        return _span_context(inherited_span)
 
     def saw(self, trace_id: int, span_id: int, span: object) -> None:
         """Note that a range began below this span.
@@ -117,11 +111,20 @@ class ProgramSpans:
         """
         if not isinstance(span, ReadableSpan) or span.end_time is not None:
             return
-        key = (trace_id, span_id)
         if self.began_here(span):
-            remember(self._spans, key, span, MAX_REMEMBERED)
-        elif key not in self._inherited:
-            self._forked_in = self._forked_in or span.get_span_context()
+            remember(self._spans, (trace_id, span_id), span, MAX_REMEMBERED)
+        else:
+            self.saw_inherited(span)
+
+    def saw_inherited(self, span: Any) -> None:
+        """Note that a range or a step begins below this span, if it is another process's."""
+        # A proxy's class is none: the current span may stand for a range that began here.
+        if not issubclass(type(span), ReadableSpan) or self.began_here(span):
+            return
+        context = span.get_span_context()
+        key = (context.trace_id, context.span_id)
+        if key not in self._inherited:
+            self._forked_in = self._forked_in or context
             remember(self._inherited, key, None, MAX_REMEMBERED)
 
     def began_here(self, span: ReadableSpan) -> bool:
@@ -151,7 +154,7 @@ class ProgramSpans:
         """The span; None if it isn't remembered."""
         return self._spans.get((trace_id, span_id))
 
-    def end_of(self, trace_id: int, span_id: int) -> SpanEnd | None:
+    def span_end(self, trace_id: int, span_id: int) -> SpanEnd | None:
         """The end of the span; None if it hasn't ended, or isn't remembered."""
         span = self._spans.get((trace_id, span_id))
         if span is None or span.end_time is None:
@@ -197,6 +200,17 @@ def nanoseconds(time: Any) -> int | None:
     return int(time) if isinstance(time, (int, float)) and 0 <= time <= LAST_NS else None
 
 
+def _span_context(inherited_span: ParentProcessSpan) -> SpanContext:
+    state = inherited_span.trace_state
+    return SpanContext(
+        inherited_span.trace_id,
+        inherited_span.span_id,
+        False,
+        TraceFlags(inherited_span.flags),
+        TraceState.from_header([state]) if state else None,
+    )
+
+
 class ProcessContext:
     """The surroundings of one process. It may become a worker later, and never ceases to be one."""
 
@@ -235,17 +249,48 @@ class ProcessContext:
         """Start a trace of our own, or a part of the one that this process was made in; None if
         the sampler refuses.
         """
+        return target.start_root(name, *self._outer())
+
+    def start_step(
+        self,
+        target: SpanTarget,
+        name: str,
+        attributes: Attributes,
+        start_ns: int,
+        links: Sequence[trace.Link] = (),
+    ) -> trace.Span | None:
+        """Start the span of a step below the current span; without one, where ranges that begin
+        in the calling thread would be. ``links``: further ones.
+
+        None if the sampler or a span processor raises.
+        """
+        return target.start_span(name, attributes, start_ns, self._outer_of_step, links)
+
+    def _outer(self) -> OuterSpan:
         worker, inherited_span = self.worker(), self._spans.made_in
         if worker is None or inherited_span is None:
-            return target.start_root(name, parent=self._launched_in())
+            return OuterSpan(self._launched_in())
         if worker.single_caller:
-            return target.start_root(name, parent=inherited_span)
-        return target.start_root(name, links=(trace.Link(inherited_span),))
+            return OuterSpan(inherited_span)
+        return OuterSpan(None, (trace.Link(inherited_span),))
+
+    def _outer_of_step(self) -> OuterSpan | None:
+        span = trace.get_current_span()
+        self._spans.saw_inherited(span)
+        current = span.get_span_context()
+        if current.is_valid and not self.is_outside(current.trace_id, current.span_id):
+            return None
+        inherited_span = thread_inherited_span()
+        if inherited_span is not None and self.worker() is None:
+            return OuterSpan(_span_context(inherited_span))
+        return self._outer()
 
     def _launched_in(self) -> trace.SpanContext | None:
         """The span in which the process was launched, from environment variables by
         OpenTelemetry's specification.
         """
+        if "TRACEPARENT" not in os.environ:
+            return None
         headers = {
             name.lower(): os.environ[name]
             for name in ("TRACEPARENT", "TRACESTATE")

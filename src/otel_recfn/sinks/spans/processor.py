@@ -34,8 +34,8 @@ from otel_recfn.support.forks import ForkSafeLock, OwnThread, current_own_thread
 from otel_recfn.support.interruptions import raised_by_signal_handler
 from otel_recfn.support.locks import acquired
 from otel_recfn.support.logs import log
+from otel_recfn.support.safe_texts import safe_exception
 from otel_recfn.support.span_log import is_ours, span_log
-from otel_recfn.support.texts import safe_exception
 
 FLUSH_SECONDS = 30.0
 """The SDK's own default for ``force_flush``."""

@@ -45,9 +45,9 @@ from otel_recfn.batches.stage import SAMPLED
 from otel_recfn.sinks.spans.processor import flattened, without_ours
 from otel_recfn.support.interruptions import ignoring_errors, raised_by_signal_handler
 from otel_recfn.support.logs import GuardedLog
+from otel_recfn.support.safe_texts import safe_exception
 from otel_recfn.support.signal_handlers import calling_out
 from otel_recfn.support.span_log import SCOPE_NAME
-from otel_recfn.support.texts import safe_exception
 from otel_recfn.version import __version__
 
 MAX_ATTRIBUTES = 32
@@ -63,10 +63,10 @@ class AppliedLimits:
 
     def __init__(self, limits: SpanLimits) -> None:
         self._limits = limits
-        of_span = _unbound(limits.max_span_attributes, limits.max_span_attribute_length)
-        of_event = _unbound(limits.max_event_attributes, limits.max_attribute_length)
+        spans_unbound = _unbound(limits.max_span_attributes, limits.max_span_attribute_length)
+        events_unbound = _unbound(limits.max_event_attributes, limits.max_attribute_length)
         self.has_events, self.has_links = limits.max_events != 0, limits.max_links != 0
-        self.unbound = of_span and of_event and self.has_events and self.has_links
+        self.unbound = spans_unbound and events_unbound and self.has_events and self.has_links
         """Whether nothing of a span is cut."""
 
     def span_attributes(self, attributes: Attributes) -> Attributes:
@@ -145,6 +145,21 @@ class RootStart(NamedTuple):
     """The name under which the sampler was asked, which is the root span's."""
 
 
+class OuterSpan(NamedTuple):
+    """Where a span that no span of this process is around belongs."""
+
+    parent: SpanContext | None = None
+    """The span of another process that it is a child of; None for the root of a trace."""
+    links: Sequence[trace.Link] = ()
+
+    def context(self) -> Context:
+        """The current context with this span."""
+        span = trace.INVALID_SPAN
+        if self.parent is not None:
+            span = trace.NonRecordingSpan(self.parent)
+        return trace.set_span_in_context(span)
+
+
 def root_attributes(parent: SpanContext | None) -> Attributes:
     """The attributes of a root span of ours; none if it has a parent in another process."""
     return {"recfn.root": True} if parent is None else {}
@@ -215,7 +230,7 @@ class SpanTarget:
                 if result.decision is not Decision.RECORD_AND_SAMPLE:
                     return None
                 context = SpanContext(
-                    trace_id, self._new_id(64), False, SAMPLED, result.trace_state
+                    trace_id, self.new_span_id(), False, SAMPLED, result.trace_state
                 )
                 return RootStart(context, dict(result.attributes), parent, links, name)
         except BaseException as error:
@@ -226,11 +241,27 @@ class SpanTarget:
             )
             return None
 
-    def start_span(self, name: str, attributes: Attributes, start_ns: int) -> trace.Span | None:
-        """A span like the program's own, below the current one; None if what is asked raises."""
+    def start_span(
+        self,
+        name: str,
+        attributes: Attributes,
+        start_ns: int,
+        find_outer: Callable[[], OuterSpan | None],
+        links: Sequence[trace.Link] = (),
+    ) -> trace.Span | None:
+        """A span like the program's own; None if what is asked raises.
+
+        It belongs where ``find_outer`` says; None: below the current span. It has the
+        links of that, and these.
+        """
         try:
+            outer = find_outer()
             span: trace.Span = self._step_tracer.start_span(
-                name, attributes=attributes, start_time=start_ns
+                name,
+                outer.context() if outer is not None else None,
+                attributes=attributes,
+                links=(*(outer.links if outer is not None else ()), *links),
+                start_time=start_ns,
             )
         except BaseException as error:
             if raised_by_signal_handler(error):
@@ -253,6 +284,10 @@ class SpanTarget:
         if known is not self._known_resource:
             self._known_resource, self._resource = known, hashed(known)
         return self._resource
+
+    def new_span_id(self) -> int:
+        """The id of a span that is made of no range."""
+        return self._new_id(64)
 
     def _new_id(self, bits: int) -> int:
         """A trace id (128 bits) or span id (64), from the provider's id generator unless that is

@@ -13,12 +13,12 @@ range is counted:
     recorded + added = spans that were handed on + exported + folded + folding + unsampled +
     queue_full + shutdown + error
 
-``added`` are spans of no single range: roots, sums, and ranges that are still open, which come
-again. ``exported`` are steps whose spans the program's provider has handed on. ``unsampled`` are
-ranges of which no span was wanted: by the sampler, by who suppressed instrumentation, by the hook,
-or as there is no provider. ``folding`` are those in units that aren't decided, or wait to be sent;
-``queue_full`` those that the queue had no room for, ``shutdown`` those that the end found unsent,
-``error`` those of which spans could not be made.
+``added`` are spans of no single range: roots, sums, those of requests, and ranges that are still
+open, which come again. ``exported`` are steps whose spans the program's provider has handed on.
+``unsampled`` are ranges of which no span was wanted: by the sampler, by who suppressed
+instrumentation, by the hook, or as there is no provider. ``folding`` are those in units that aren't
+decided, or wait to be sent; ``queue_full`` those that the queue had no room for, ``shutdown`` those
+that the end found unsent, ``error`` those of which spans could not be made.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.forks import OwnThread, at_work, current_own_thread, resting
 from otel_recfn.support.interruptions import ignoring_errors
 from otel_recfn.support.logs import log
-from otel_recfn.support.texts import safe_exception
+from otel_recfn.support.request_batch import RequestBatch
+from otel_recfn.support.safe_texts import safe_exception
 
 MAX_BYTES = 64 << 20
 """The most bytes of units that wait."""
@@ -101,6 +102,10 @@ class DecidedUnits:
     """
     steps: Sequence[ReadableSpan] = ()
     """Spans of steps, which are sent as they are. They are counted as ranges."""
+    requests: RequestBatch | None = None
+    """The batch that has ended, whose requests get a span each. They are counted as ranges."""
+    request_attributes: Mapping[str, Any] = field(default_factory=dict)
+    """The attributes that all of these spans have, of the batch's unit."""
 
     def chunks(self, mapper: SpanMapper, size: int, dropped: Callable[[], int]) -> Iterator[Chunk]:
         """The spans, so many at a time, made when they are asked for.
@@ -111,6 +116,10 @@ class DecidedUnits:
         mapper = self.mapper or mapper
         if self.steps:
             yield Chunk(self.steps, {"folding": -len(self.steps)})
+        if self.requests is not None:
+            for which in _slices(len(self.requests.requests), size):
+                spans = mapper.request_spans(self.requests, which, self.request_attributes)
+                yield Chunk(spans, {"folding": -len(spans)})
         for which in _slices(len(self.roots), size):
             traces = self.roots[which]
             folded = sum(trace.folded for trace in traces)
@@ -238,6 +247,11 @@ class Sender:
         """Send the span of a step that has ended. From any thread."""
         if self.count(recorded=1, folding=1):
             self.put(DecidedUnits(steps=[span], ranges=1, nbytes=ROOT_BYTES))
+
+    def put_added(self, units: DecidedUnits) -> None:
+        """Send spans of no ranges, which are counted whatever becomes of them."""
+        if self.count(added=units.ranges, folding=units.ranges):
+            self.put(units)
 
     def flush(self, timeout_s: float) -> bool:
         """Send what was put, and export; False if the time wasn't enough, or the caller would

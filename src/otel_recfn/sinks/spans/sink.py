@@ -44,11 +44,13 @@ from otel_recfn.sinks.spans.process_context import (
 )
 from otel_recfn.sinks.spans.processor import OwnSpanProcessor
 from otel_recfn.sinks.spans.provider import ProviderResolver, RootStart
+from otel_recfn.sinks.spans.request_batches import RequestBatches
 from otel_recfn.sinks.spans.sender import DecidedUnits, Sender, StepSpans
 from otel_recfn.sinks.spans.span_hook import Hook, SpanHook
 from otel_recfn.sinks.spans.step_traces import StepTraces, trace_start
 from otel_recfn.sinks.spans.trace_roots import TraceRoots
 from otel_recfn.support.logs import log
+from otel_recfn.support.request_batch import RequestBatch
 from otel_recfn.support.texts import utf8_text
 
 IDLE_SECONDS = 1.5
@@ -113,6 +115,7 @@ class SpansSink(Sink):
         self._roots: TraceRoots = parent._roots if parent is not None else TraceRoots()
         self._process_context = ProcessContext(self._spans, process.find_worker)
         self._traces = StepTraces(roots_per_second, self._process_context, self._roots)
+        self._batches: RequestBatches = parent._batches if parent is not None else RequestBatches()
         self._folding: Folding | EveryRange | None = self._new_folding()
         """The folding; None after a step of it raised: the next one begins without any unit."""
         self._undecided = 0
@@ -143,7 +146,7 @@ class SpansSink(Sink):
         limit = self._volume.unit_budget
         if limit is None:
             return EveryRange(torch_names=self._volume.torch_names, parents_first=self._has_hook)
-        return Folding(limit, self._volume, self._spans, self._traces)
+        return Folding(limit, self._volume, self._spans, self._traces, self._batches)
 
     def start(self) -> None:
         """Start the sender's thread, and look for a provider, which the first unit and the first
@@ -177,7 +180,7 @@ class SpansSink(Sink):
         """Add a batch to its units; as the process ends, what there is no time for is dropped."""
         remaining, continues = len(batch), False
         try:
-            for part in self._parts_of(batch) if self._has_time() else ():
+            for part in self._cut(batch) if self._has_time() else ():
                 self._add(part, continues)
                 remaining, continues = remaining - len(part), True
                 if not self._has_time():
@@ -188,12 +191,12 @@ class SpansSink(Sink):
             self._sender.count(recorded=remaining - len(batch), error=remaining - len(batch))
             raise
 
-    def _parts_of(self, batch: Batch) -> Iterable[Batch]:
+    def _cut(self, batch: Batch) -> Iterable[Batch]:
         # A part costs an order by time and copies of all columns, each of which waits for the GIL
         # beside a thread that computes in Python. So batches are cut only where one may take long:
         # a sampler is asked for each root, and may wait for a network; and an exit has a deadline.
         if self._process_ends or _begins_roots(batch):
-            return self._parts.of(batch)
+            return self._parts.cut(batch)
         return (batch,)
 
     @property
@@ -244,6 +247,13 @@ class SpansSink(Sink):
                 )
             )
         )
+        self._put_requests(drained_ns)
+
+    def _put_requests(self, drained_ns: float) -> None:
+        """Send the spans of requests whose batch has ended and all of whose ranges have come."""
+        has_unit = self._folding.has_unit if self._folding is not None else lambda _span: False
+        for units in self._batches.take_complete(drained_ns, has_unit):
+            self._sender.put_added(units)
 
     def _send_open(self, ranges: Batch) -> None:
         """Hand on spans of the ranges that are open for long, each once."""
@@ -301,11 +311,11 @@ class SpansSink(Sink):
         target = self._resolver.resolve()
         if target is None:
             return None
-        first = self._roots.known_first_of(root)
+        first = self._roots.known_first_range(root)
         if first is None:
             first = trace_start(root).first
             # The sink may have put that range into another one's trace.
-            first = self._roots.first_of(root, self._roots.known_first_of(first) or first)
+            first = self._roots.first_range(root, self._roots.known_first_range(first) or first)
 
         def start() -> RootStart | None:
             begin = trace_start(root)
@@ -322,24 +332,44 @@ class SpansSink(Sink):
         """
         return self._process_context.is_outside(trace_id, span_id)
 
-    def start_step(self, name: str, number: int, code: str, start_ns: int) -> Span | None:
-        """A span for a step that begins then, below the current span; None if nothing takes spans.
+    def start_step(
+        self,
+        name: str,
+        number: int,
+        code: str,
+        start_ns: int,
+        requests: RequestBatch | None = None,
+    ) -> Span | None:
+        """A span for a step that begins then; None if nothing takes spans.
 
         Never raises.
 
-        From any thread. ``code``: what it is a call of, as a text of ``support/texts.py``; empty if
-        it is none.
+        From any thread.
+
+        Args:
+            name: of the span.
+            number: -1 for none.
+            code: what it is a call of, by ``support/code_names.py``; empty if it is none.
+            start_ns: its begin, in Unix nanoseconds.
+            requests: those that it serves, each of which gets a span when it has ended.
         """
         target = self._resolver.resolve()
         if target is None:
             return None
-        of_range = base_attributes(RecordScope.USER_SCOPE, calling_thread())
+        range_attributes = base_attributes(RecordScope.USER_SCOPE, calling_thread())
         attributes = {
-            **of_range,
-            "recfn.step.number": number,
+            **range_attributes,
+            **({"recfn.step.number": number} if number >= 0 else {}),
             **(code_attributes(code) if code else {}),
         }
-        return target.start_span(utf8_text(name), attributes, start_ns)
+        links = requests.links if requests is not None else ()
+        span = self._process_context.start_step(
+            target, utf8_text(name), attributes, start_ns, links
+        )
+        if requests is not None:
+            requests.begin(span.get_span_context() if span is not None else None, start_ns)
+            self._batches.add(requests)
+        return span
 
     def flush(self, timeout_s: float) -> bool:
         """Decide and export all that was written, as a part of its unit where that goes on."""
@@ -371,6 +401,7 @@ class SpansSink(Sink):
                         lambda folding: folding.due(self._traces.take_finished(), ends=True)
                     )
                 )
+                self._put_requests(math.inf)
         finally:  # even if there is no memory for it
             self._sender.close(timeout_s, process_ends)
 
@@ -390,6 +421,7 @@ class SpansSink(Sink):
         """A fresh sink. Span ids got a new key when the child began."""
         self._spans.start_empty()
         self._own.start_empty()
+        self._batches.start_empty()
         fresh = SpansSink(
             *self._arguments, self._delivery.after_fork_in_child(), self._process, self
         )

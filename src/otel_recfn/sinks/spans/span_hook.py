@@ -59,7 +59,7 @@ class SpanHook:
         self._logged = False
         """Whether it was logged that a span stays which the function wanted to drop."""
 
-    def beside(self) -> SpanHook:
+    def for_other_trace(self) -> SpanHook:
         """The same function, for spans of the same ranges in another trace, where other spans
         are dropped or sent.
         """

@@ -40,7 +40,7 @@ from otel_recfn.batches.stage import (
     asked_table,
     find_root,
     records,
-    table_of,
+    typed_table,
 )
 from otel_recfn.model.batch import Batch, Track, TrainingStep
 from otel_recfn.model.events import (
@@ -169,7 +169,7 @@ class StepTraces:
         """
         self._forget_oldest()
         outside = are_rootless(batch.contexts)
-        began = table_of(
+        began = typed_table(
             "new_trace",
             self._own_traces.advance(
                 batch,
@@ -181,7 +181,7 @@ class StepTraces:
         )
         for index in self._indices_to_start(began):
             self._start(began[index : index + 1], batch, target)
-        live = table_of("live_trace", self._own_traces.live())
+        live = typed_table("live_trace", self._own_traces.live())
         self._trace_roots.saw(batch.opened.columns["event_id"], began["first"], live.tolist())
         self._follow()
         self._roots = [

@@ -56,17 +56,17 @@ class TraceRoots:
         """The traces with a decision that the sink hasn't seen."""
         self._asking = threading.local()
 
-    def first_of(self, root: int, first: int) -> int:
+    def first_range(self, root: int, first: int) -> int:
         """The first range of an outermost range's trace: ``first``, unless another one is known."""
         with self._lock:
-            known = self.known_first_of(root)
+            known = self.known_first_range(root)
             if known is not None:
                 return known
             remember(self._firsts, root, first, MAX_REMEMBERED)
             remember(self._unseen_firsts, root, first, MAX_REMEMBERED)
             return first
 
-    def known_first_of(self, root: int) -> int | None:
+    def known_first_range(self, root: int) -> int | None:
         """The first range of an outermost range's trace; None if nobody knows it yet."""
         known = self._firsts.get(root)
         if known is not None:

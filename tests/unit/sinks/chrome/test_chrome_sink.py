@@ -43,8 +43,8 @@ class Gated:
         self.entered.set()
         assert self.gate.wait(PATIENCE_S)
         error = self.errors.pop(0) if self.errors else None
-        told = f" open {len(batch.long_open)}" if batch.long_open is not None else ""
-        self.calls.append(f"{repr(error) if error else len(batch)}{told}")
+        open_part = f" open {len(batch.long_open)}" if batch.long_open is not None else ""
+        self.calls.append(f"{repr(error) if error else len(batch)}{open_part}")
         if error is not None:
             raise error
 

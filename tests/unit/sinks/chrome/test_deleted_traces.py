@@ -45,12 +45,12 @@ def lost(instrumentor: OtelRecordFunctionInstrumentor) -> int:
     return instrumentor.counters()["chrome_trace.dropped.error"]
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def deletion_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What was logged of the file."""
     return [message for message in caplog.messages if "was deleted or overwritten" in message]
 
 
-def beside(path: Path) -> Path:
+def path_beside(path: Path) -> Path:
     """The name of this process beside a name in use."""
     return path.with_name(path.name.replace("trace", f"trace.pid{os.getpid()}"))
 
@@ -68,7 +68,7 @@ def test_a_deleted_trace_goes_on_in_a_new_file_of_its_name(
     instrumentor.uninstrument()
     assert names_in(path) == ["four"]
     assert read_trace(path)["lost"] == lost(instrumentor) == 3
-    assert told(caplog) == [
+    assert deletion_messages(caplog) == [
         f"{path} was deleted or overwritten while it was written: its 2 events are lost, and"
         f" counted; later ones are in {path}"
     ]
@@ -104,10 +104,10 @@ def test_what_takes_its_place_stays_and_recording_goes_on_beside(
     record(instrumentor, "two")
     instrumentor.uninstrument()
     assert path.read_text().rstrip() == THEIRS
-    assert names_in(beside(path)) == ["two"]
-    assert read_trace(beside(path))["lost"] == lost(instrumentor) == 1
-    (message,) = told(caplog)
-    assert message.endswith(f"later ones are in {beside(path)}")
+    assert names_in(path_beside(path)) == ["two"]
+    assert read_trace(path_beside(path))["lost"] == lost(instrumentor) == 1
+    (message,) = deletion_messages(caplog)
+    assert message.endswith(f"later ones are in {path_beside(path)}")
 
 
 def test_a_trace_that_is_deleted_last_of_all_says_what_it_lacks(
@@ -118,7 +118,7 @@ def test_a_trace_that_is_deleted_last_of_all_says_what_it_lacks(
     instrumentor.uninstrument()
     assert names_in(path) == []
     assert read_trace(path)["lost"] == lost(instrumentor) == 1
-    assert len(told(caplog)) == 1
+    assert len(deletion_messages(caplog)) == 1
 
 
 def test_a_folder_that_is_deleted_and_made_again(
@@ -137,7 +137,7 @@ def test_a_folder_that_is_deleted_and_made_again(
     instrumentor.uninstrument()
     assert names_in(path) == ["four"]
     assert read_trace(path)["lost"] == lost(instrumentor) == 3
-    assert len(told(caplog)) == 1
+    assert len(deletion_messages(caplog)) == 1
     assert caplog.text.count("No such file or directory") == 1
 
 
@@ -151,9 +151,9 @@ def test_an_older_trace_of_the_same_size_that_is_copied_over_one(
     path.write_text(older)
     record(instrumentor, "two")
     assert path.read_text() == older
-    assert names_in(beside(path)) == ["two"]
+    assert names_in(path_beside(path)) == ["two"]
     assert lost(instrumentor) == 1
-    assert len(told(caplog)) == 1
+    assert len(deletion_messages(caplog)) == 1
 
 
 @pytest.mark.parametrize("name", [".nfs00000000012345", ".fuse_hidden0000001200000001"])
@@ -169,7 +169,7 @@ def test_a_deleted_file_of_some_file_systems_has_a_name_yet(
     record(instrumentor, "two")
     assert names_in(path) == ["two"]
     assert lost(instrumentor) == 1
-    assert len(told(caplog)) == 1
+    assert len(deletion_messages(caplog)) == 1
 
 
 def test_a_file_that_another_machine_has_deleted(
@@ -193,7 +193,7 @@ def test_a_file_that_another_machine_has_deleted(
     record(instrumentor, "two")
     assert names_in(path) == ["two"]
     assert lost(instrumentor) == 1
-    assert len(told(caplog)) == 1
+    assert len(deletion_messages(caplog)) == 1
     links = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
     assert str(moved) not in links
 
@@ -208,4 +208,4 @@ def test_a_trace_that_is_moved_goes_on_where_it_is(
     instrumentor.uninstrument()
     assert names_in(moved) == ["one", "two"]
     assert lost(instrumentor) == 0
-    assert not told(caplog)
+    assert not deletion_messages(caplog)

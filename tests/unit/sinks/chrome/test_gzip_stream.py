@@ -51,11 +51,11 @@ def test_a_file_that_is_cut_between_two_pages_is_whole(
     parts: list[tuple[bytes, int]], alone: int
 ) -> None:
     stream, texts = GzipStream(), [b" " * alone, *[part * times for part, times in parts]]
-    content = stream.alone(texts[0], 0)
+    content = stream.encode_apart(texts[0], 0)
     for text in texts[1:]:
         content += stream.put(text, len(content))
         content += stream.flush(len(content))
-    content += stream.alone(texts[0], len(content))
+    content += stream.encode_apart(texts[0], len(content))
     assert gzip.decompress(content) == b"".join([*texts, texts[0]])
     for cut in range(PAGE, len(content), PAGE):
         assert b"".join([*texts, texts[0]]).startswith(gzip.decompress(content[:cut]))

@@ -175,8 +175,8 @@ def test_a_full_disk_costs_the_batches_that_meet_it(
     assert names_in(path) == ["before", "after"]
     assert os.listdir(path.parent) == [path.name]
     assert writer.failed == 30_000
-    [told] = [record for record in caplog.records if "File too large" in record.getMessage()]
-    assert "counted" in told.getMessage()
+    [refusal] = [record for record in caplog.records if "File too large" in record.getMessage()]
+    assert "counted" in refusal.getMessage()
 
 
 @pytest.mark.parametrize(

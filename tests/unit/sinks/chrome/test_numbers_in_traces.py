@@ -92,7 +92,7 @@ def test_they_are_torch_profilers(tmp_path: Path) -> None:
         x = torch.ones(2, 2, requires_grad=True)
         (x * x).relu().sum().backward()
 
-    def told(path: Path) -> list[tuple[Any, ...]]:
+    def node_fields(path: Path) -> list[tuple[Any, ...]]:
         found = [
             event
             for event in events_in(path, "X")
@@ -117,4 +117,4 @@ def test_they_are_torch_profilers(tmp_path: Path) -> None:
     with profile() as ours:
         train()
     ours.export_chrome_trace(tmp_path / "ours.json")
-    assert told(tmp_path / "ours.json") == told(tmp_path / "theirs.json")
+    assert node_fields(tmp_path / "ours.json") == node_fields(tmp_path / "theirs.json")

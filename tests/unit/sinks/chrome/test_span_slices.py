@@ -61,12 +61,12 @@ def slices_of(spans: dict[SpanContextRef, Any], *batches: list[dict[str, Any]]) 
     known = {ref[:2]: found for ref, found in spans.items()}
     state, found = SpanSlices(lambda *key: known.get(key)), []
     for rows in batches:
-        state, over = state.after(make_batch(rows))
+        state, over = state.with_batch(make_batch(rows))
         found += over
-    return found + state.open()
+    return found + state.open_slices()
 
 
-def told(slices: list[SpanSlice]) -> list[tuple[Any, ...]]:
+def slice_fields(slices: list[SpanSlice]) -> list[tuple[Any, ...]]:
     return [
         (one.name, one.track.number, one.start_ns - BASE_NS, one.end_ns - BASE_NS) for one in slices
     ]
@@ -78,15 +78,15 @@ SPANS = {REQUEST: span("request"), OTHER: span("other")}
 
 def test_a_slice_lasts_from_its_first_range_to_its_last_and_a_nanosecond_longer() -> None:
     rows = [row(1, 0, 10), row(2, 30, 40, REQUEST), row(3, 50, 60, REQUEST), row(4, 90, 99)]
-    assert told(slices_of(SPANS, rows)) == [("request", 1, 30, 61)]
-    assert told(slices_of(SPANS, *[[one] for one in rows])) == [("request", 1, 30, 61)]
+    assert slice_fields(slices_of(SPANS, rows)) == [("request", 1, 30, 61)]
+    assert slice_fields(slices_of(SPANS, *[[one] for one in rows])) == [("request", 1, 30, 61)]
 
 
 def test_no_slice_is_longer_where_something_else_is_there() -> None:
     beside = [row(1, 10, 20, REQUEST), row(2, 20, 30, OTHER), row(3, 30, 40)]
-    assert told(slices_of(SPANS, beside)) == [("request", 1, 10, 20), ("other", 1, 20, 30)]
+    assert slice_fields(slices_of(SPANS, beside)) == [("request", 1, 10, 20), ("other", 1, 20, 30)]
     inside = [row(2, 10, 20, OTHER), row(1, 0, 20, REQUEST)]
-    assert told(slices_of(SPANS, inside)) == [("other", 1, 10, 20), ("request", 1, 0, 21)]
+    assert slice_fields(slices_of(SPANS, inside)) == [("other", 1, 10, 20), ("request", 1, 0, 21)]
 
 
 def test_a_span_nests_in_its_parent_range_that_ends_in_a_later_batch() -> None:
@@ -95,19 +95,25 @@ def test_a_span_nests_in_its_parent_range_that_ends_in_a_later_batch() -> None:
     """
     spans = {**SPANS, CHILD: span("child", parent=context(5, 1000))}
     batches = [[row(2, 22, 24, REQUEST)], [row(3, 30, 40, CHILD)], [row(1, 20, 60, REQUEST)]]
-    assert told(slices_of(spans, *batches)) == [("child", 1, 30, 41), ("request", 1, 20, 61)]
+    assert slice_fields(slices_of(spans, *batches)) == [
+        ("child", 1, 30, 41),
+        ("request", 1, 20, 61),
+    ]
     known = {**SPANS, CHILD: span("child", parent=REQUEST)}
-    assert told(slices_of(known, [row(1, 30, 40, CHILD)])) == [
+    assert slice_fields(slices_of(known, [row(1, 30, 40, CHILD)])) == [
         ("request", 1, 30, 42),
         ("child", 1, 30, 41),
     ]
     over = {**spans, REQUEST: span("request", end=29)}
-    assert told(slices_of(over, *batches[:2])) == [("request", 1, 22, 25), ("child", 1, 30, 41)]
+    assert slice_fields(slices_of(over, *batches[:2])) == [
+        ("request", 1, 22, 25),
+        ("child", 1, 30, 41),
+    ]
 
 
 def test_each_thread_has_a_slice_of_a_span() -> None:
     worker = row(1, 50, 60, REQUEST, thread=WORKER_THREAD)
-    assert told(slices_of(SPANS, [row(1, 10, 20, REQUEST), worker])) == [
+    assert slice_fields(slices_of(SPANS, [row(1, 10, 20, REQUEST), worker])) == [
         ("request", 1, 10, 21),
         ("request", 2, 50, 61),
     ]
@@ -165,28 +171,31 @@ def heard(
 def test_a_span_whose_begin_is_heard_of_is_one_slice_in_place_of_stretches() -> None:
     begun = replace(make_batch([row(1, 10, 20, OTHER)]), spans=[heard("request", 5, None)])
     ended = replace(make_batch([row(2, 30, 40, REQUEST)]), spans=[heard("GET /", 5, 60)])
-    state, over = SpanSlices(lambda *key: SPANS.get(context(*key))).after(begun)
+    state, over = SpanSlices(lambda *key: SPANS.get(context(*key))).with_batch(begun)
     assert over == []
-    assert told(state.open()) == [("request", 1, 5, 20)]
-    assert [one.nests for one in state.open()] == [False]
-    state, over = state.after(ended)
-    assert told(over) == [("GET /", 1, 5, 60)]
+    assert slice_fields(state.open_slices()) == [("request", 1, 5, 20)]
+    assert [one.nests for one in state.open_slices()] == [False]
+    state, over = state.with_batch(ended)
+    assert slice_fields(over) == [("GET /", 1, 5, 60)]
     assert [one.nests for one in over] == [True]
-    _, over = state.after(make_batch([row(3, 70, 80, OTHER)]))
-    assert [*over, *state.open()] == []
+    _, over = state.with_batch(make_batch([row(3, 70, 80, OTHER)]))
+    assert [*over, *state.open_slices()] == []
 
 
 def test_a_stretch_ends_when_a_span_is_heard_to_begin_in_its_thread() -> None:
-    state, _ = SpanSlices(lambda *key: SPANS.get(context(*key))).after(
+    state, _ = SpanSlices(lambda *key: SPANS.get(context(*key))).with_batch(
         make_batch([row(1, 10, 20, OTHER)])
     )
-    state, over = state.after(
+    state, over = state.with_batch(
         replace(make_batch([row(2, 40, 50, OTHER)]), spans=[heard("request", 30, None)])
     )
-    assert told(over) == [("other", 1, 10, 21)]
+    assert slice_fields(over) == [("other", 1, 10, 21)]
     worker = row(1, 50, 60, OTHER, thread=WORKER_THREAD)
-    state, over = state.after(make_batch([row(3, 60, 70, OTHER), worker]))
-    assert told([*over, *state.open()]) == [("request", 1, 30, 70), ("other", 2, 50, 61)]
+    state, over = state.with_batch(make_batch([row(3, 60, 70, OTHER), worker]))
+    assert slice_fields([*over, *state.open_slices()]) == [
+        ("request", 1, 30, 70),
+        ("other", 2, 50, 61),
+    ]
 
 
 class Thread:

@@ -52,7 +52,7 @@ def test_sums_are_those_of_the_rows(given_batches: list[list[dict[str, int]]]) -
     table, sums = SeriesTable(6), DurationSums(MIN_NS)
     durations: list[list[int]] = [[] for _ in range(7)]
     for batch in map(make_batch, given_batches):
-        sums.add(batch, table.numbers_of(batch))
+        sums.add(batch, table.row_series(batch))
         known = {
             (one.scope, one.name): number
             for number, one in enumerate(table.series)

@@ -69,12 +69,12 @@ def agree(ours: Ours, model: Model) -> bool:
     """The points are the same; False where the SDK fails with both: few buckets, and at first
     nothing but zeros.
     """
-    both = [found(one.readers[0]) for one in (ours, model)]
+    both = [points_or_error(one.readers[0]) for one in (ours, model)]
     assert both[0] == both[1]
     return not isinstance(both[0], str)
 
 
-def found(one: InMemoryMetricReader) -> object:
+def points_or_error(one: InMemoryMetricReader) -> object:
     """The points, or what the SDK says when it fails."""
     try:
         return points(one)

@@ -110,8 +110,8 @@ def plans(draw: st.DrawFn) -> tuple[SpanPlan, Mapping[int, Mapping[str, Any]]]:
     )
     plan = plan._replace(linked_id=np.array(links, np.uint64))
     order = draw(st.permutations(range(len(plan.row))))
-    told = {row: draw(TOLD) for row in draw(st.lists(st.integers(0, 9), max_size=2))}
-    return plan.part(np.array(order, np.int64)), told
+    folded = {row: draw(TOLD) for row in draw(st.lists(st.integers(0, 9), max_size=2))}
+    return plan.part(np.array(order, np.int64)), folded
 
 
 def plan_of(rows: list[dict[str, Any]]) -> SpanPlan:

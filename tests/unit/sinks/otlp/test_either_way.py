@@ -31,7 +31,7 @@ from otel_recfn.sinks.otlp.transports import (
     HttpTransport,
     Outcome,
     Verdict,
-    made,
+    make_exporter,
     make_transport,
     transport_for,
 )
@@ -222,7 +222,7 @@ def test_the_environment_configures_as_it_does_the_official_exporters(
 ) -> None:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{signal}{name}", value)
-    configured = made(protocol)
+    configured = make_exporter(protocol)
     transport: Any = make_transport(configured, owned=True)
     configured.shutdown()
     path = "" if signal else "/v1/traces"
@@ -247,17 +247,17 @@ def test_otlp_has_the_protocol_that_the_environment_says(
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "told"),
+    ("variable", "value", "message"),
     [
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL to"),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd", "zstd"),
     ],
 )
 def test_what_the_environment_asks_for_and_nobody_has_is_refused(
-    variable: str, value: str, told: str, monkeypatch: pytest.MonkeyPatch
+    variable: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
-    with pytest.raises(SettingError, match=told):
+    with pytest.raises(SettingError, match=message):
         OtelRecordFunctionInstrumentor().instrument(span_exporter="otlp")
 
 

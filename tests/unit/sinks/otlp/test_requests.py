@@ -29,7 +29,7 @@ from otel_recfn.sinks.otlp.encoding import (
     OtlpMapper,
     Request,
     RequestBuilder,
-    encoded,
+    as_encoded,
     with_launch,
 )
 from otel_recfn.sinks.otlp.transports import MAX_DELAY_S, Outcome, Verdict, retry_after_s
@@ -45,7 +45,7 @@ def test_a_request_is_what_the_official_encoder_makes() -> None:
         plan_of([{"name": "a", "context": context(1, 2)}, {"name": "b", "context": context(1, 2)}])
     )
     builder = RequestBuilder(where.resource, where.scope, 1 << 20)
-    builder.add(encoded(spans))
+    builder.add(as_encoded(spans))
     assert ExportTraceServiceRequest.FromString(builder.take().body) == encode_spans(spans)
 
 
@@ -63,7 +63,7 @@ def test_requests_are_bounded_and_cut_no_span(batches: list[list[int]], most: in
         for number, sizes in enumerate(batches)
     ]
     for of_batch in names:
-        rest = encoded(
+        rest = as_encoded(
             mapper.spans(plan_of([{"name": name, "context": context(1, 2)} for name in of_batch]))
         )
         while len(rest := builder.add(rest)):
@@ -322,5 +322,5 @@ def test_rows_become_the_spans_that_the_official_encoder_writes(
     where = target(limits)
     ours, objects = OtlpMapper(where).spans(*plan), SpanMapper(where).spans(*plan)
     assert read(ours) == official(objects)
-    other = encoded(objects)
+    other = as_encoded(objects)
     assert (ours.data, ours.ends.tolist()) == (other.data, other.ends.tolist())

@@ -16,7 +16,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from helpers.faulty_server import Act, Answers, free_port, grpc_server, http_server, take_partly
-from helpers.timeouts import PATIENCE_S
+from helpers.timeouts import PATIENCE_S, wait_until
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, record_function
 
 MakeSending = Callable[..., Any]
@@ -58,7 +58,7 @@ def reason(text: str) -> Act:
 def send(sending: MakeSending, exporter: Any) -> dict[str, int]:
     to = sending(exporter)
     to.send("op")
-    to.delivery.flush(0.5 if "waiting" in to.counts() else PATIENCE_S)
+    assert to.delivery.flush(PATIENCE_S)
     to.end()
     counts: dict[str, int] = to.counts()
     return counts
@@ -129,9 +129,8 @@ def test_where_nobody_listens(
     endpoint = with_secrets(f"http://localhost:{free_port()}")
     to = sending(over(endpoint=endpoint))
     to.send("op")
-    to.delivery.flush(0.5)
+    wait_until(lambda: "it is tried again" in caplog.text)
     to.end()
-    assert "it is tried again" in caplog.text
 
 
 @pytest.mark.parametrize("value", [f"Bearer {TOKEN}\n", f"{TOKEN}\u20ac", f"{TOKEN}\r\nx: y"])

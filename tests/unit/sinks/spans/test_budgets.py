@@ -132,20 +132,20 @@ def test_spans_per_second_is_a_bound_of_all(
 @pytest.mark.parametrize("unusual", [False, True])
 def test_what_was_not_used_for_ten_seconds_may_be_used_at_once(unusual: bool) -> None:
     rate = SpanRate(100)
-    rate.left(BASE_NS, unusual=unusual)
+    rate.remaining(BASE_NS, unusual=unusual)
     for kind in (False, True):
         rate.use(1000, unusual=kind)
-        assert rate.left(BASE_NS, unusual=kind) == 0
-    assert rate.left(BASE_NS + NS_PER_SECOND, unusual=unusual) == 50
-    assert rate.left(BASE_NS + 60 * NS_PER_SECOND, unusual=unusual) == 500
+        assert rate.remaining(BASE_NS, unusual=kind) == 0
+    assert rate.remaining(BASE_NS + NS_PER_SECOND, unusual=unusual) == 50
+    assert rate.remaining(BASE_NS + 60 * NS_PER_SECOND, unusual=unusual) == 500
 
 
 @pytest.mark.parametrize("unusual", [False, True])
 def test_what_one_half_has_no_room_for_the_other_has(unusual: bool) -> None:
     rate = SpanRate(100)
-    rate.left(BASE_NS, unusual=unusual)
+    rate.remaining(BASE_NS, unusual=unusual)
     rate.use(1000, unusual=unusual)
-    assert rate.left(BASE_NS + NS_PER_SECOND, unusual=unusual) == 100
+    assert rate.remaining(BASE_NS + NS_PER_SECOND, unusual=unusual) == 100
 
 
 def test_a_busy_program_gets_few_spans_for_each_unit_and_all_its_ranges() -> None:
@@ -168,7 +168,7 @@ def test_many_units_have_the_same_spans_however_they_are_cut(
     units: list[tuple[int, int, bool]], cuts: set[int]
 ) -> None:
     """Units that end one after the other, of one trace, come in one batch or in many."""
-    told = []
+    sent = []
     for edges in (set(), cuts):
         program = Units(Volume(12, 6, 60, per_second=3))
         epoch = program.start("epoch")
@@ -191,9 +191,9 @@ def test_many_units_have_the_same_spans_however_they_are_cut(
             step.end(end_ns)
             rows += below
         program.drained(rows)
-        told.append(Counter((span.name, span.start_time, span.end_time) for span in program.ours()))
+        sent.append(Counter((span.name, span.start_time, span.end_time) for span in program.ours()))
         program.close()
-    assert told[0] == told[1]
+    assert sent[0] == sent[1]
 
 
 def test_first_hundred_then_the_rate() -> None:

@@ -151,7 +151,7 @@ def test_a_unit_waits_for_what_is_open_in_it() -> None:
 def test_all_ranges_are_counted_however_units_are_cut(
     shapes: list[list[tuple[str, int]]], volume: Volume, cuts: list[int]
 ) -> None:
-    told = []
+    outcomes = []
     for edges in ((), sorted(cuts)):
         units = Units(volume)
         span = units.start()
@@ -175,7 +175,7 @@ def test_all_ranges_are_counted_however_units_are_cut(
             for one in spans
         )
         ids = {one.context.span_id: one.name for one in spans}
-        told.append(
+        outcomes.append(
             Counter(
                 (
                     one.name,
@@ -187,7 +187,7 @@ def test_all_ranges_are_counted_however_units_are_cut(
             )
         )
         units.close()
-    assert told[0] == told[1]
+    assert outcomes[0] == outcomes[1]
 
 
 def test_a_summary_is_as_long_as_its_ranges_and_stays_in_its_parent() -> None:
@@ -445,8 +445,8 @@ def test_idle_open_units_are_flushed(monkeypatch: pytest.MonkeyPatch, bound: str
         units.drained([row for _ in range(10) for row in units.rows(span, ("op", 5))])
     assert_balanced(units.sink.counters(), waiting=50)
     units.drained(units.rows(spans[0], ("again", 5)))
-    told = units.ours()
-    assert ranges_told([*told, *units.close()]) == 201
+    sent = units.ours()
+    assert ranges_told([*sent, *units.close()]) == 201
     assert_balanced(units.sink.counters())
 
 

@@ -20,6 +20,7 @@ from otel_recfn.sinks.spans.process_context import (
     ProcessContext,
     ProgramSpans,
 )
+from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.support.processes import ParentProcessSpan, WorkerProcess
 
 pytestmark = pytest.mark.one_python
@@ -73,6 +74,33 @@ def test_a_process_may_become_a_worker_later() -> None:
     assert process_context.is_outside(1, 2)
     found[0] = None
     assert process_context.name("MainThread") == "worker"
+
+
+@pytest.mark.parametrize(
+    ("worker", "goes_on"),
+    [
+        (None, True),
+        (WorkerProcess("worker", single_caller=True), True),
+        (WorkerProcess("worker", single_caller=False), False),
+    ],
+)
+def test_a_step_in_the_span_of_the_parent_process_lies_where_other_work_does(
+    worker: WorkerProcess | None, goes_on: bool
+) -> None:
+    spans = ProgramSpans()
+    provider = TracerProvider(shutdown_on_exit=False)
+    epoch = provider.get_tracer("program").start_span("epoch")
+    spans.start_empty()  # as after a fork
+    process_context = ProcessContext(spans, lambda: worker)
+    target = ProviderResolver(provider).resolve()
+    assert target is not None
+    with trace.use_span(epoch):
+        span = process_context.start_step(target, "decode", {}, time.time_ns())
+    assert isinstance(span, ReadableSpan)
+    outer = epoch.get_span_context()
+    assert (span.parent is not None and span.parent.span_id == outer.span_id) == goes_on
+    assert (span.context.trace_id == outer.trace_id) == goes_on
+    assert [link.context for link in span.links] == ([] if goes_on else [outer])
 
 
 LAUNCHER = f"00-{0xABC:032x}-{0xDEF:016x}-01"
@@ -145,13 +173,13 @@ def test_a_span_that_ended_is_remembered_as_it_was_then_and_not_kept_alive() -> 
     span = tracer_heard_by(spans).start_span("request")
     ids = span.get_span_context().trace_id, span.get_span_context().span_id
     spans.saw(*ids, span)
-    assert spans.end_of(*ids) is None
+    assert spans.span_end(*ids) is None
     span.end()
     living = weakref.ref(span)
     del span
     gc.collect()
     assert living() is None
-    end = spans.end_of(*ids)
+    end = spans.span_end(*ids)
     assert end is not None
     assert end.name == "request"
 

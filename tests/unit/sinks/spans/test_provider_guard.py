@@ -163,7 +163,7 @@ class TestResolving:
         target = ProviderResolver(ForeignProvider(), step_spans=Ended()).resolve()
         assert target is not None
         assert target.start_root("operators") is not None
-        step = target.start_span("step", {}, start_ns=7)
+        step = target.start_span("step", {}, 7, lambda: None)
         assert step is not None
         step.end()
         assert ended == ["step"]

@@ -138,12 +138,12 @@ def test_whole_units_are_dropped_while_the_exporter_hangs(
     program.exporter.open.set()
     counters = program.finish()
     assert counters["dropped.queue_full"] + counters["exported"] == UNITS * ROWS
-    told = [
+    lost = [
         span.attributes["recfn.dropped"]
         for span in program.exporter.spans
         if "recfn.dropped" in (span.attributes or {})
     ]
-    assert sum(told) == counters["dropped.queue_full"]  # by the spans that were made next
+    assert sum(lost) == counters["dropped.queue_full"]  # by the spans that were made next
     by_unit = groupby(sorted(span.parent.span_id for span in program.exporter.spans if span.parent))
     assert all(len(list(spans)) == ROWS for _, spans in by_unit)
     assert_balanced(counters)

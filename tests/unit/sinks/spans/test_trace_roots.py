@@ -31,25 +31,25 @@ def test_the_first_decision_counts(decision: RootStart | None) -> None:
 
 def test_the_first_that_knows_the_trace_of_a_range_says_it() -> None:
     roots = TraceRoots()
-    assert roots.known_first_of(9) is None
-    assert roots.first_of(9, 7) == 7
-    assert (roots.first_of(9, 9), roots.known_first_of(9)) == (7, 7)
+    assert roots.known_first_range(9) is None
+    assert roots.first_range(9, 7) == 7
+    assert (roots.first_range(9, 9), roots.known_first_range(9)) == (7, 7)
 
 
 def test_the_sink_says_the_trace_of_ranges_that_it_has_seen() -> None:
     roots = TraceRoots()
     roots.saw(NO_IDS, NO_IDS, [(5, 9, 3), (20, 20, 20)])
-    assert [roots.known_first_of(root) for root in (4, 5, 9, 10, 20, 21)] == [
+    assert [roots.known_first_range(root) for root in (4, 5, 9, 10, 20, 21)] == [
         *(None, 3, 3),
         *(None, 20, None),
     ]
-    assert roots.first_of(9, 9) == 3
+    assert roots.first_range(9, 9) == 3
 
 
 def test_the_sink_hears_of_what_the_program_asked_until_it_has_seen_it() -> None:
     roots = TraceRoots()
-    roots.first_of(9, 7)
-    roots.first_of(8, 7)
+    roots.first_range(9, 7)
+    roots.first_range(8, 7)
     roots.decide(7, lambda: FIRST)
     firsts = np.array([6, 7], np.uint64)
     assert roots.asked() == [(8, 7), (9, 7)]

@@ -29,7 +29,7 @@ def call(number: int, took_ms: float, worked_ms: float | None, **more: Any) -> d
     return {**place, "name": "call", "scope": RecordScope.USER_SCOPE, **times, **worked, **more}
 
 
-def told(spans: list[ReadableSpan], attribute: str) -> list[tuple[str, Any]]:
+def attribute_values(spans: list[ReadableSpan], attribute: str) -> list[tuple[str, Any]]:
     return [
         (span.name, span.attributes[attribute]) for span in spans if attribute in span.attributes
     ]
@@ -48,8 +48,12 @@ def told(spans: list[ReadableSpan], attribute: str) -> list[tuple[str, Any]]:
 )
 def test_where_it_is_most_of_a_unit(took_ms: float, worked_ms: float | None, waited: bool) -> None:
     spans = Harness(volume=ENOUGH).write(call(1, took_ms, worked_ms))
-    assert told(spans, CPU) == ([("call", worked_ms * MS)] if worked_ms is not None else [])
-    assert told(spans, WAIT) == ([("call", (took_ms - (worked_ms or 0)) * MS)] if waited else [])
+    assert attribute_values(spans, CPU) == (
+        [("call", worked_ms * MS)] if worked_ms is not None else []
+    )
+    assert attribute_values(spans, WAIT) == (
+        [("call", (took_ms - (worked_ms or 0)) * MS)] if waited else []
+    )
 
 
 def test_the_longest_range_directly_in_the_unit_tells_it() -> None:
@@ -66,8 +70,8 @@ def test_the_longest_range_directly_in_the_unit_tells_it() -> None:
     )
     unknown = call(4, 50, None, name="operator")
     spans = Harness(volume=ENOUGH).write(call(1, 20, 1), inner, top)
-    assert told(spans, WAIT) == [("long", 46 * MS)]
-    assert told(Harness(volume=ENOUGH).write(call(1, 20, 1), unknown), WAIT) == [
+    assert attribute_values(spans, WAIT) == [("long", 46 * MS)]
+    assert attribute_values(Harness(volume=ENOUGH).write(call(1, 20, 1), unknown), WAIT) == [
         ("operator", 19 * MS)
     ]
 
@@ -82,15 +86,17 @@ def test_it_stands_where_the_names_of_the_whole_unit_stand() -> None:
     ]
     spans = Harness(volume=Volume(20)).write(*calls)
     assert sorted(span.name for span in spans) == ["call", "call (folded)"]
-    assert told(spans, WAIT) == [("call (folded)", (990 - 60) * MS)]
-    assert told(spans, "recfn.unit.top") == [("call (folded)", ["call: 60 x, 990.000 ms"])]
+    assert attribute_values(spans, WAIT) == [("call (folded)", (990 - 60) * MS)]
+    assert attribute_values(spans, "recfn.unit.top") == [
+        ("call (folded)", ["call: 60 x, 990.000 ms"])
+    ]
 
 
 def test_sums_of_calls_say_what_they_worked_together() -> None:
     spans = Harness(volume=FEW).write(*[call(number, 10, number) for number in range(1, 5)])
-    assert told(spans, CPU) == [("call (folded)", 10 * MS)]
-    assert told(spans, WAIT) == [("call (folded)", 30 * MS)]
-    assert told(Harness(volume=FEW).write(call(1, 10, 1), call(2, 10, None)), CPU) == []
+    assert attribute_values(spans, CPU) == [("call (folded)", 10 * MS)]
+    assert attribute_values(spans, WAIT) == [("call (folded)", 30 * MS)]
+    assert attribute_values(Harness(volume=FEW).write(call(1, 10, 1), call(2, 10, None)), CPU) == []
 
 
 def test_the_root_of_a_trace_of_ours_tells_it_itself() -> None:
@@ -104,11 +110,11 @@ def test_the_root_of_a_trace_of_ours_tells_it_itself() -> None:
     opened = {name: row[name] for name in ("event_id", "name", "source", "start_ns", "flags")}
     harness.write(row, opened=[opened])
     spans = [*harness.exporter.get_finished_spans(), *harness.close()]
-    assert told(spans, WAIT) == [("module call: Net_0", 8 * MS)]
-    assert [value for _, value in told(spans, CPU)] == [2 * MS]
+    assert attribute_values(spans, WAIT) == [("module call: Net_0", 8 * MS)]
+    assert [value for _, value in attribute_values(spans, CPU)] == [2 * MS]
 
 
 def test_where_units_have_no_budget_each_span_says_what_it_worked() -> None:
     spans = Harness(volume=EVERY_RANGE).write(call(1, 10, 2), call(2, 10, 3))
-    assert [value for _, value in told(spans, CPU)] == [2 * MS, 3 * MS]
-    assert told(spans, WAIT) == []
+    assert [value for _, value in attribute_values(spans, CPU)] == [2 * MS, 3 * MS]
+    assert attribute_values(spans, WAIT) == []

@@ -1,0 +1,70 @@
+"""What samples of Python cost: our thread's CPU time, as a share of a core.
+
+    python benchmarks/bench_python_samples.py [seconds]
+
+Three programs run for so many seconds each: one of nothing but operators, which are never sampled;
+one of Python alone, which each look finds; and one that waits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+from lib.command_line import number_given
+
+from otel_recfn import profile
+
+SECONDS = 5
+GOAL = 0.002
+"""The share of a core that samples may take."""
+
+
+def run_operators(until: float) -> None:
+    ones = torch.ones(4)
+    while time.perf_counter() < until:
+        torch.add(ones, ones)
+
+
+def run_python(until: float) -> None:
+    while time.perf_counter() < until:
+        sum(range(1000))
+
+
+def wait(until: float) -> None:
+    time.sleep(max(0.0, until - time.perf_counter()))
+
+
+def sampler() -> threading.Thread:
+    (found,) = [each for each in threading.enumerate() if each.name == "otel-recfn sampler"]
+    return found
+
+
+def cpu_ns(thread: threading.Thread) -> int:
+    return time.clock_gettime_ns(time.pthread_getcpuclockid(thread.ident or 0))
+
+
+def share(work: Callable[[float], None], seconds: float) -> float:
+    """Our thread's share of a core while the work runs."""
+    with profile() as prof:
+        torch.ones(4)  # from now on the thread is followed
+        thread = sampler()
+        began_ns, began = cpu_ns(thread), time.perf_counter()
+        work(began + seconds)
+        found = (cpu_ns(thread) - began_ns) / 1e9 / (time.perf_counter() - began)
+        samples = sum(each.count for each in prof.outside())
+    print(f"{work.__name__:15} {100 * found:6.3f} % of a core, {samples} samples")
+    return found
+
+
+def main() -> None:
+    """Measures all programs and prints them."""
+    seconds = number_given(__doc__, "seconds", SECONDS)
+    most = max(share(work, seconds) for work in (run_operators, run_python, wait))
+    print(f"the most is {most / GOAL:.2f} of the goal, {100 * GOAL} % of a core")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+// Which threads record nothing while they run Python, and in which ranges that lies.
+#include "drain/python_samples.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "drain/drain.hpp"
+
+namespace recfn {
+namespace {
+
+// A thread that waits for work may be quiet for hours: it is looked at less and less often, but
+// each second.
+constexpr int64_t kQuietShare = 10;
+constexpr int64_t kMaxPauseNs = 1'000'000'000;
+
+uint64_t unsampled_begins(const ThreadBuffer& buffer) {
+  return buffer.counts.unsampled.load(std::memory_order_relaxed);
+}
+
+uint64_t written_position(const ThreadBuffer& buffer) {
+  return buffer.reading.published.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+void Drain::begin_looks() {
+  now();  // the clock is measured, if it wasn't yet
+  meet_new_threads();
+  const uint64_t ticks = read_ticks(globals_.use_cycle_counter);
+  for (Thread& thread : threads_) {
+    thread.looks = Looks{};
+    thread.looks.first_position = written_position(*thread.buffer);
+    thread.looks.ticks = ticks;
+  }
+}
+
+bool Drain::is_due(const Looks& looks, uint64_t ticks) const {
+  const int64_t pause_ns = std::min(looks.quiet_ns / kQuietShare, kMaxPauseNs);
+  return static_cast<double>(ticks - looks.ticks) * globals_.ns_per_tick >=
+         static_cast<double>(pause_ns);
+}
+
+void Drain::begin_look() {
+  meet_new_threads();
+  const uint64_t ticks = read_ticks(globals_.use_cycle_counter);
+  for (Thread& thread : threads_) {
+    Looks& looks = thread.looks;
+    if (looks.ticks == 0) looks.ticks = ticks;  // it has begun to record since the last look
+    looks.is_under_way = is_due(looks, ticks);
+    const uint64_t position = written_position(*thread.buffer);
+    if (position == looks.position) continue;
+    looks.position = position;
+    looks.unsampled = unsampled_begins(*thread.buffer);
+  }
+}
+
+std::vector<QuietThread> Drain::end_look() {
+  std::vector<QuietThread> quiet;
+  const uint64_t ticks = read_ticks(globals_.use_cycle_counter);
+  for (Thread& thread : threads_) {
+    Looks& looks = thread.looks;
+    if (!std::exchange(looks.is_under_way, false)) continue;
+    const auto duration_ns =
+        static_cast<int64_t>(static_cast<double>(ticks - looks.ticks) * globals_.ns_per_tick);
+    looks.ticks = ticks;
+    const ThreadBuffer& buffer = *thread.buffer;
+    // Operators below a span that isn't sampled are begun, too, and written nowhere.
+    const bool is_quiet = written_position(buffer) == looks.position &&
+                          unsampled_begins(buffer) == looks.unsampled &&
+                          looks.position != looks.first_position && !thread.has_ended;
+    looks.quiet_ns = is_quiet ? looks.quiet_ns + duration_ns : 0;
+    if (is_quiet) {
+      quiet.push_back({buffer.number, buffer.identity.ident, looks.position, duration_ns});
+    }
+  }
+  return quiet;
+}
+
+void Drain::add_sample(uint64_t thread_number, NewSample sample) {
+  const auto is_it = [thread_number](const Thread& thread) {
+    return thread.buffer->number == thread_number;
+  };
+  const auto found = std::find_if(threads_.begin(), threads_.end(), is_it);
+  if (found != threads_.end()) found->samples.push_back(std::move(sample));
+}
+
+// An operator is no Python: what it takes is its own time, whatever frame is below it.
+void Drain::place(Thread& thread, const NewSample& sample) {
+  const OpenRange* const open = innermost(thread, thread.open.data() + thread.open.size());
+  if (open != nullptr && open->row.scope != kUserScope) return;
+  const int64_t time_ns = clock_->monotonic_ns(sample.ticks) + clock_->offset_ns(sample.ticks);
+  out_.samples.push_back({open != nullptr ? open->row.event_id : 0, time_ns, sample.duration_ns,
+                          names_.intern(sample.name), thread.index,
+                          open != nullptr ? open->row.context : thread.context});
+}
+
+}  // namespace recfn

@@ -1,0 +1,63 @@
+// Samples of what Python runs in a thread while nothing is recorded there.
+//
+//     sampling thread   look    who has recorded nothing for a millisecond, and the position of its
+//                               ring ─► that thread's frames, in Python ─► add, with a name
+//     a run             place   the ring is read up to that position: what is open there is what
+//                               the sample lies in
+//
+// A position never comes again, and at the same position the same ranges are open. So nobody has to
+// stop the thread, or to read its stack.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "model/fields.hpp"
+
+namespace recfn {
+
+// What a thread ran, as rows of a drain index it.
+struct Sample {
+  uint64_t parent;      // event id of the thread's innermost open range; 0: none
+  int64_t time_ns;      // Unix nanoseconds
+  int64_t duration_ns;  // the time that it stands for: since the thread was looked at before
+  uint32_t name, thread, context;
+};
+
+constexpr auto fields_of(const Sample*) {
+  return std::array{RECFN_FIELD(Sample, parent),      RECFN_FIELD(Sample, time_ns),
+                    RECFN_FIELD(Sample, duration_ns), RECFN_FIELD(Sample, name),
+                    RECFN_FIELD(Sample, thread),      RECFN_FIELD(Sample, context)};
+}
+
+// One that is not placed yet.
+struct NewSample {
+  uint64_t position;  // of the thread's ring
+  uint64_t ticks;
+  int64_t duration_ns;
+  std::string name;
+};
+
+// A thread that has recorded nothing for a millisecond.
+struct QuietThread {
+  uint64_t number, ident;
+  uint64_t position;  // of its ring
+  int64_t duration_ns;
+};
+
+constexpr auto fields_of(const QuietThread*) {
+  return std::array{RECFN_FIELD(QuietThread, number), RECFN_FIELD(QuietThread, ident),
+                    RECFN_FIELD(QuietThread, position), RECFN_FIELD(QuietThread, duration_ns)};
+}
+
+// When a thread was looked at, and what was seen.
+struct Looks {
+  uint64_t first_position = 0;  // of its ring as looking began: until it records it isn't followed
+  uint64_t position = 0;        // at the last look
+  uint64_t unsampled = 0;       // begins that were not recorded by then, for want of a sampled span
+  uint64_t ticks = 0;           // of the last look
+  int64_t quiet_ns = 0;         // how long it had been quiet by then
+  bool is_under_way = false;    // a look
+};
+
+}  // namespace recfn

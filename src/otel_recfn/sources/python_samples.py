@@ -1,0 +1,127 @@
+"""The source of samples: what Python runs in threads while they record nothing.
+
+    native looks, 50 a second ─► threads that have recorded nothing for a millisecond
+                                    │  sys._current_frames()
+                                    ▼
+    drain ◄─ sample ◄─ "save_checkpoint: gzip.compress"
+
+A thread that runs operators is looked at and not sampled, so that nothing is paid where nothing is
+missing: the look needs no GIL. A sample stands for the time since the look before. It is placed by
+what the thread had recorded by then, so the ranges around it are exact
+(``native/drain/python_samples.hpp``); in an operator there is no sample.
+
+Where Python calls are traced, they say the same exactly, and nothing is sampled.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import threading
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FrameType
+
+from otel_recfn import _native
+from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.sources.protocol import Source, Wanted
+from otel_recfn.support.forks import Order, OwnThread, around_forks, at_work
+from otel_recfn.support.logs import log
+from otel_recfn.support.threads import threads_are_greenlets
+
+LOOK_SECONDS = 1.0
+"""The seconds for which a wait looks, before it asks whether it should end."""
+END_SECONDS = 1.0
+"""The maximum seconds that a stop waits for the thread."""
+LIBRARIES = (
+    "<frozen ",
+    str(Path(__file__).parents[1]),
+    *sorted({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}),
+)
+"""The beginnings of the names of files that aren't the program's own."""
+
+
+class PythonSamples(Source):
+    """A source of samples of Python functions. One thread at a time uses it."""
+
+    name = "outside"
+
+    def __init__(self) -> None:
+        self._thread: OwnThread | None = None
+        """Our thread, from its start until it is asked to end."""
+        around_forks(Order.CALLS, in_child=self._after_fork_in_child)
+
+    def enable(self, wanted: Wanted) -> None:
+        """Sample, unless nobody wants samples or Python calls are traced."""
+        are_wanted = wanted.extras & Extra.SAMPLES
+        if not are_wanted or EventSource.PYTHON_CALL in wanted.sources:
+            self.disable()
+        elif self._thread is None and not threads_are_greenlets():
+            _native.begin_looks()
+            self._start()
+
+    def disable(self) -> None:
+        """End our thread."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            _native.wake_looks()
+            thread.wait_for_end(END_SECONDS)
+
+    def _start(self) -> None:
+        self._thread = thread = OwnThread(self._run, "otel-recfn sampler")
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads here
+            self._thread = None
+            log.warning("no thread samples what runs outside of PyTorch (%s)", error)
+
+    def _after_fork_in_child(self) -> None:
+        if self._thread is not None:
+            self._start()
+
+    def _run(self) -> None:
+        own = threading.current_thread()
+        while self._thread is own:
+            quiet = _native.wait_for_quiet(LOOK_SECONDS)
+            if quiet and self._thread is own:
+                with at_work():
+                    _sample(quiet)
+
+
+def _sample(quiet: list[_native.QuietThread]) -> None:
+    frames = sys._current_frames()
+    for thread in quiet:
+        frame = frames.get(thread.ident)
+        if frame is not None:  # else Python doesn't know the thread
+            _native.add_sample(
+                thread.number, thread.position, thread.duration_ns, function_name(frame)
+            )
+
+
+def function_name(frame: FrameType) -> str:
+    """The name of what runs in a frame: the innermost function of the program, and the library
+    function that it called. Without one of the program's, the innermost function.
+    """
+    called: FrameType | None = None
+    of_program: FrameType | None = frame
+    while of_program is not None and not _is_programs(of_program.f_code.co_filename):
+        called, of_program = of_program, of_program.f_back
+    if of_program is None:
+        return _library_name(frame)
+    name = _name(of_program.f_code)
+    return f"{name}: {_library_name(called)}" if called is not None else name
+
+
+@lru_cache(4096)
+def _is_programs(filename: str) -> bool:
+    return not filename.startswith(LIBRARIES)
+
+
+def _name(code: CodeType) -> str:
+    if code.co_name == "<module>":
+        return Path(code.co_filename).name
+    return str(getattr(code, "co_qualname", code.co_name))  # from CPython 3.11 on
+
+
+def _library_name(frame: FrameType) -> str:
+    return f"{frame.f_globals.get('__name__', '?')}.{_name(frame.f_code)}"

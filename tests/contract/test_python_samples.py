@@ -1,0 +1,152 @@
+"""Samples of what runs in Python while a thread records nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from helpers.forked_work import in_child
+from helpers.timeouts import PATIENCE_S, wait_until
+from otel_recfn import RecordScope, profile, record_function
+from otel_recfn.observing import RecordFunction
+
+TEXT = json.dumps([{"a": number} for number in range(1000)])
+
+
+class Pictures:
+    """A dataset whose items take long."""
+
+    def __init__(self, done: threading.Event) -> None:
+        self.done = done
+
+    def __getitem__(self, index: int) -> int:
+        while not self.done.is_set():
+            pass
+        return index
+
+
+def parse(done: threading.Event) -> None:
+    while not done.is_set():
+        json.loads(TEXT)
+
+
+def lookup_vocabulary(lock: threading.Lock) -> None:
+    with lock:
+        pass
+
+
+@contextmanager
+def running(work: Callable[[threading.Event], object], name: str = "worker") -> Iterator[None]:
+    """In a thread that has recorded a range before."""
+    done = threading.Event()
+
+    def record_and_work() -> None:
+        with record_function("before"):
+            pass
+        work(done)
+
+    thread = threading.Thread(target=record_and_work, name=name)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(PATIENCE_S)
+
+
+def names(prof: profile, thread: str = "worker") -> set[str]:
+    return {function.name for function in prof.outside() if function.thread == thread}
+
+
+def sampler_runs() -> bool:
+    return "otel-recfn sampler" in {thread.name for thread in threading.enumerate()}
+
+
+def test_functions_of_the_program_have_the_library_function_that_they_call() -> None:
+    with profile() as prof, running(parse):
+        wait_until(lambda: "parse: json.loads" in names(prof))
+    (found,) = [each for each in prof.outside() if each.name == "parse: json.loads"]
+    assert found.count > 0
+    assert found.time > 0
+    assert not sampler_runs()
+
+
+def test_methods_have_their_class() -> None:
+    with profile() as prof, running(lambda done: Pictures(done)[3]):
+        wait_until(lambda: any(name.endswith("__getitem__") for name in names(prof)))
+
+
+def test_a_thread_that_waits_for_a_lock_is_found_in_the_function_that_takes_it() -> None:
+    lock = threading.Lock()
+    with profile() as prof:
+        lock.acquire()
+        with running(lambda done: lookup_vocabulary(lock)):
+            wait_until(lambda: "lookup_vocabulary" in names(prof))
+            lock.release()
+
+
+def test_ranges_of_the_program_are_sampled_and_operators_are_not() -> None:
+    def in_range(done: threading.Event) -> None:
+        with record_function("load"):
+            done.wait()
+
+    def in_operator(done: threading.Event) -> None:
+        with RecordFunction(RecordScope.FUNCTION) as operator:
+            operator.before("aten::mm")
+            done.wait()
+
+    with profile() as prof, running(in_operator, "operator"), running(in_range, "range"):
+        wait_until(lambda: bool(names(prof, "range")))
+    assert any("in_range" in name for name in names(prof, "range"))
+    assert not names(prof, "operator")
+
+
+def test_a_thread_that_records_nothing_is_not_followed() -> None:
+    done = threading.Event()
+    stranger = threading.Thread(target=parse, args=(done,), name="stranger")
+    stranger.start()
+    with profile() as prof, running(parse):
+        wait_until(lambda: bool(names(prof)))
+    done.set()
+    stranger.join(PATIENCE_S)
+    assert not names(prof, "stranger")
+
+
+def test_a_profile_has_no_samples_of_before_it_began() -> None:
+    with profile() as first, running(parse):
+        wait_until(lambda: bool(names(first)))
+        with profile(outside=False) as without, profile() as second:
+            wait_until(lambda: bool(names(second)))
+    assert not without.outside()
+    assert sum(each.count for each in second.outside()) < sum(
+        each.count for each in first.outside()
+    )
+
+
+@pytest.mark.parametrize("settings", [{"outside": False}, {"python_calls": True}])
+def test_no_thread_samples_where_nobody_wants_it_or_calls_are_traced(
+    settings: dict[str, bool],
+) -> None:
+    with profile(**settings) as prof:
+        assert not sampler_runs()
+        with profile():
+            assert sampler_runs() != settings.get("python_calls", False)
+        assert not sampler_runs()
+    assert not prof.outside()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_forked_child_goes_on_with_samples() -> None:
+    with profile() as prof:
+
+        def sampled_in_child() -> None:
+            with running(parse):
+                wait_until(lambda: bool(names(prof)))
+
+        in_child(sampled_in_child)
+    assert not names(prof)

@@ -18,10 +18,10 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from helpers.span_slices import assert_times, span_slices
 from helpers.timeouts import PATIENCE_S, let_time_pass
-from helpers.trace_files import events_in, read_trace
+from helpers.trace_files import events_in
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function, step
-from otel_recfn.support.span_log import LONGEST_DELAY_NS
 
 Slices = dict[str, list[dict[str, Any]]]
 
@@ -141,24 +141,6 @@ def recorded(
     instrumentor.uninstrument()
     spans = {span.name: span for span in exporter.get_finished_spans()}
     return spans, span_slices(path)
-
-
-def span_slices(path: Path) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for event in events_in(path, "Xb"):
-        if "span_id" in event["args"] and "Event id" not in event["args"]:
-            assert event["name"] not in found, "a span has two slices"
-            found[event["name"]] = event
-    for end in events_in(path, "e"):
-        if end["name"] in found:
-            found[end["name"]]["dur"] = end["ts"] - found[end["name"]]["ts"]
-    return found
-
-
-def assert_times(path: Path, each: dict[str, Any], span: ReadableSpan) -> None:
-    begin_ns = read_trace(path)["baseTimeNanoseconds"] + 1000 * each["ts"]
-    assert abs(begin_ns - (span.start_time or 0)) <= LONGEST_DELAY_NS
-    assert abs(begin_ns + 1000 * each["dur"] - (span.end_time or 0)) <= LONGEST_DELAY_NS
 
 
 def test_a_span_is_a_slice_from_its_begin_to_its_end_with_ranges_in_it_or_without(

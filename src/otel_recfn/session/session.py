@@ -37,6 +37,7 @@ from otel_recfn.session.draining import Draining
 from otel_recfn.session.exit_handler import ExitHandler
 from otel_recfn.session.losses import log_losses
 from otel_recfn.session.sources import Sources, process_sources
+from otel_recfn.session.span_listening import SpanListening
 from otel_recfn.session.unused_ranges import UnusedRanges
 from otel_recfn.sources.protocol import Source
 from otel_recfn.sources.steps import end_open_steps
@@ -82,6 +83,7 @@ class Session:
         self._sampled_alone = False
         """Whether the recorder leaves out ranges in unsampled spans."""
         self._exit = ExitHandler(self.at_exit)
+        self._span_listening = SpanListening()
         self._unused = UnusedRanges()
         self._switching = threading.RLock()
         self._fork_locks: dict[int, list[threading.RLock]] = {}
@@ -116,6 +118,7 @@ class Session:
 
     def _start(self, capture: Capture) -> None:
         follow_torch()
+        self._span_listening.prepare()
         # Sources are prepared outside the lock: a fork must not wait while one of them is compiled.
         # They are prepared before any is enabled: the tracer of Python calls would trace the build
         # of the observer.
@@ -180,12 +183,12 @@ class Session:
         if wanted is None:
             self._recorder.stop()
             if not self._captures:
-                span_log.set_wanted(False)
+                self._span_listening.follow(())
             return
-        naming = [each for each in self._captures if each.names_spans]
-        for each in naming:
-            each.retained_spans = seen_spans.retain()
-        span_log.set_wanted(bool(naming))
+        for capture in self._captures:
+            if capture.names_spans:
+                capture.retained_spans = seen_spans.retain()
+        self._span_listening.follow(self._captures)
         self._sampled_alone = self._captures.sampled_alone
         self._recorder.start(
             wanted.scopes, self._captures.buffer_bytes(), wanted.extras, self._sampled_alone
@@ -206,6 +209,7 @@ class Session:
         with self._switching:
             if self._captures and self._captures.sampled_alone != self._sampled_alone:
                 self._update_recorder()
+            self._span_listening.follow(self._captures)
         for capture in self._captures:
             self._unused.check(capture)
 
@@ -408,6 +412,7 @@ class Session:
         self._fork_locks, self.deliver_by = {}, math.inf
         self._draining.after_fork_in_child()
         self._unused.after_fork_in_child()
+        span_log.clear()  # the parent's spans end there
         for capture in self._captures:
             capture.after_fork_in_child()
         # Captures that don't run in the child have the parent's sinks, which only the parent may

@@ -141,6 +141,9 @@ class SpanLog:
             )
             time_ns = change.heard_ns if is_exact or change.time_ns is None else change.time_ns
             if not change.is_end:
+                # Twice, if one processor of ours takes over from another.
+                if change.key in self._open:
+                    continue
                 found.append(self._begin(change, time_ns, is_exact, threads.get(change.native_id)))
             elif change.key in self._open:
                 found.append(self._end(change, time_ns, is_exact))

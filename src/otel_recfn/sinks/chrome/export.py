@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from otel_recfn.batches.merging import NOTHING
 from otel_recfn.batches.python_ids import PythonIds
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch, ProgramSpan
@@ -36,7 +37,8 @@ def export(
     checked_suffix(asked)
     try:
         recorded = [batch for batch in batches if len(batch) or batch.steps]
-        recorded[:1] = [replace(batch, spans=spans) for batch in recorded[:1]]
+        if spans:  # the program may have spans without a range in any thread
+            recorded[:1] = [replace(recorded[0] if recorded else NOTHING, spans=spans)]
         python_ids = PythonIds()
         python_ids.add(recorded)
         file = ChromeTraceFile(asked, python_ids)

@@ -1,41 +1,34 @@
-"""The span processor of ours at the program's provider, by which we hear what its SDK does.
+"""The span processor of a sink of spans: it hears what the program's SDK does, and delivers before
+that exports.
 
     the program calls            our processor hears                     the program's processors
-    tracer.start_span(...)  ──►  files show the span from here on    ──►
     span.end()              ──►  the span above our ranges has ended ──►
     provider.force_flush()  ──►  what ended before is handed on      ──► export it
     provider.shutdown()     ──►  the same                            ──► export it, and end
 
 A provider calls its processors in the order of registration, and one that was shut down takes no
-more spans. So ours has to come before the program's, which the SDK has no public way for: it is put
-first in the tuple of the SDK's multi processor, under the lock of that. Nothing else of the
-program's is changed, and ``remove`` takes it out again.
+more spans. So ours has to come before the program's, which ``listener.py`` sees to. Where it can't:
 
-    SynchronousMultiSpanProcessor   as above
     ConcurrentMultiSpanProcessor    calls all at once. A flush delivers, as ours flushes the others
                                     itself. A shutdown may end them before they get what ended
                                     before it
-    another, without the tuple      ours is added by ``add_span_processor``, so it comes last, with
-                                    the same result. It can't be taken out: after ``remove`` it does
-                                    nothing
+    another, without the tuple      ours comes last: a flush and a shutdown do as with the
+                                    concurrent one
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import Any
 
-from opentelemetry.sdk.trace import ConcurrentMultiSpanProcessor, ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from otel_recfn.support.forks import ForkSafeLock, OwnThread, current_own_thread
+from otel_recfn.sinks.spans.listener import SpanListener, flattened
+from otel_recfn.support.forks import OwnThread, current_own_thread
 from otel_recfn.support.interruptions import raised_by_signal_handler
-from otel_recfn.support.locks import acquired
-from otel_recfn.support.logs import log
-from otel_recfn.support.safe_texts import safe_exception
-from otel_recfn.support.span_log import is_ours, span_log
 
 FLUSH_SECONDS = 30.0
 """The SDK's own default for ``force_flush``."""
@@ -43,15 +36,13 @@ SHUTDOWN_SECONDS = 5.0
 """The seconds that a ``shutdown()`` waits for what was recorded."""
 LONGEST_SECONDS = 1e9
 """Some 30 years, the longest time that is waited."""
-LOCK_SECONDS = 1.0
-"""The seconds that the SDK's lock is waited for, which a forked child may have inherited locked."""
 LEAVE_SECONDS = 0.1
 """The seconds in which a shutdown in a thread of ours has begun."""
 UNKNOWN: Any = object()
 """A stand-in for the newest span where spans may have ended before we came."""
 
 
-class OwnSpanProcessor(SpanProcessor):
+class OwnSpanProcessor(SpanListener):
     """The processor of one sink, registered at one provider at a time. It never raises.
 
     ``ended`` is called with each span of the program that ends, in the program's thread. ``flush``
@@ -61,18 +52,10 @@ class OwnSpanProcessor(SpanProcessor):
     def __init__(
         self, ended: Callable[[ReadableSpan], object], flush: Callable[[float], bool]
     ) -> None:
+        super().__init__()
         self._ended, self._flush = ended, flush
-        self._lock = ForkSafeLock()
-        self._provider: Any = None
-        self._multi: Any = None
-        """The SDK's multi processor at which it is registered."""
-        self._is_in_use = False
-        self._is_called_in_place = False
-        """Whether the SDK calls it in the program's thread."""
         self.newest: Any = UNKNOWN
         """The program's span that ended last; None if none is known to have ended."""
-        self._programs_scope: Any = None
-        """Its instrumentation scope."""
         self.provider_ends = False
         """Whether the provider is or was shut down."""
         self.provider_has_ended = False
@@ -84,17 +67,6 @@ class OwnSpanProcessor(SpanProcessor):
 
     # --- what the SDK calls
 
-    def on_start(self, span: Any, parent_context: object = None) -> None:
-        """Log that a span begins, if files show it. Takes no lock."""
-        if not (self._is_in_use and span_log.is_wanted):
-            return
-        try:
-            if self._is_called_in_place and not is_ours(span):
-                span_log.began(span)
-        except BaseException as error:  # as in on_end
-            if raised_by_signal_handler(error):
-                raise
-
     def on_end(self, span: ReadableSpan) -> None:
         """Note that a span has ended. Takes no lock."""
         if not self._is_in_use:
@@ -102,14 +74,11 @@ class OwnSpanProcessor(SpanProcessor):
             self._processors_to_end = ()
             return
         try:
-            scope = span.instrumentation_scope
-            # Asking whether it is ours costs more than all else here.
-            if scope is self._programs_scope or not is_ours(span):
-                self._programs_scope, self.newest = scope, span
-                if span_log.is_wanted and self._is_called_in_place:
-                    span_log.ended(span)
+            if self._is_programs(span):
+                self.newest = span
+                self._log_end(span)
             self._ended(span)
-        except BaseException as error:  # an object of the program's that is no span of the SDK's
+        except BaseException as error:  # as in on_start
             if raised_by_signal_handler(error):
                 raise
 
@@ -144,45 +113,18 @@ class OwnSpanProcessor(SpanProcessor):
 
     # --- what the sink calls
 
-    def register(self, provider: Any, multi: Any) -> None:
-        """Hear of this provider alone, from now on; its tracers call ``multi``. From any thread."""
-        with self._lock:
-            if provider is self._provider:
-                return
-            self.remove()
-            self._provider, self._multi, self._is_in_use = provider, multi, True
-            self._is_called_in_place = not isinstance(multi, ConcurrentMultiSpanProcessor)
-            self.provider_ends = self.provider_has_ended = False
-            self.newest = UNKNOWN if _may_have_spans(self._multi) else None
-            self._put_first()
+    def register(self, provider: Any, multi: Any) -> bool:
+        """Hear of this provider alone, from now on; its tracers call ``multi``.
 
-    def _put_first(self) -> None:
-        try:
-            if isinstance(getattr(self._multi, "_span_processors", None), tuple):
-                with _locked(self._multi) as is_locked:
-                    if is_locked:
-                        self._multi._span_processors = (self, *self._multi._span_processors)
-            else:
-                self._provider.add_span_processor(self)
-        except BaseException as error:  # spans go all the same; flush() and the end deliver them
-            if raised_by_signal_handler(error):
-                raise
-            log.debug("the provider takes no span processor", exc_info=safe_exception(error))
-
-    def remove(self) -> None:
-        """Leave the provider as it was found, but for processors that were added since.
-
-        From any thread.
+        False if it did already. From any thread.
         """
         with self._lock:
-            self._is_in_use = False
-            multi, self._multi, self._provider = self._multi, None, None
-            before = getattr(multi, "_span_processors", None)
-            if isinstance(before, tuple) and any(each is self for each in before):
-                with _locked(multi) as is_locked:
-                    if is_locked:
-                        others = tuple(each for each in multi._span_processors if each is not self)
-                        multi._span_processors = others
+            if provider is self._provider:
+                return False
+            # First, because a span may end as soon as it is registered.
+            self.provider_ends = self.provider_has_ended = False
+            self.newest = UNKNOWN if _may_have_spans(multi) else None
+            return super().register(provider, multi)
 
     def prepare_for_exit(self) -> None:
         """Start the thread for ``leave_processors``, as CPython 3.12 starts none at its end."""
@@ -224,33 +166,6 @@ class OwnSpanProcessor(SpanProcessor):
         is.
         """
         self.newest, self._ender = None, None
-        span_log.clear()
-
-
-def _locked(multi: Any) -> AbstractContextManager[bool]:
-    """The SDK's lock for its tuple.
-
-    Gives False if it can't be had, as where a child inherited it locked.
-    """
-    return acquired(multi._lock, LOCK_SECONDS)
-
-
-def without_ours(multi: Any) -> list[Any]:
-    """The processors behind ours, in order; the multi processor itself if it doesn't name them."""
-    found = getattr(multi, "_span_processors", None)
-    return (
-        [multi]
-        if found is None
-        else [each for each in found if not isinstance(each, OwnSpanProcessor)]
-    )
-
-
-def flattened(processor: Any) -> list[Any]:
-    """The processors within one, but for ours."""
-    inner = getattr(processor, "_span_processors", None)
-    if inner is None:
-        return [] if isinstance(processor, OwnSpanProcessor) else [processor]
-    return [found for each in inner for found in flattened(each)]
 
 
 def _batch_processors(multi: Any) -> list[BatchSpanProcessor]:

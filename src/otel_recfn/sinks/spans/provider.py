@@ -11,7 +11,7 @@ promise, each with a fallback:
     BatchSpanProcessor._batch_processor._max_queue_size
         without it: the default size
 
-``processor.py`` says how ours is registered at the provider.
+``listener.py`` says how ours is registered at the provider.
 
 ``on_start`` of a processor isn't called: our spans have no life before their end.
 
@@ -42,7 +42,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind
 
 from otel_recfn.batches.stage import SAMPLED
-from otel_recfn.sinks.spans.processor import flattened, without_ours
+from otel_recfn.sinks.spans.listener import SpanListener, can_be_removed, flattened, without_ours
 from otel_recfn.support.interruptions import ignoring_errors, raised_by_signal_handler
 from otel_recfn.support.logs import GuardedLog
 from otel_recfn.support.safe_texts import safe_exception
@@ -436,7 +436,7 @@ def _get_tracer(provider: trace.TracerProvider) -> trace.Tracer:
 
 
 def _target_at(
-    provider: trace.TracerProvider, step_spans: SpanProcessor | None
+    provider: trace.TracerProvider, step_spans: SpanProcessor | None = None
 ) -> SpanTarget | None:
     """The target at a provider; None if it is none of the SDK's."""
     tracer = _get_tracer(provider)
@@ -445,6 +445,18 @@ def _target_at(
         if all(hasattr(tracer, part) for part in _TRACER_PARTS)
         else None
     )
+
+
+def listener_at(provider: trace.TracerProvider) -> SpanListener | None:
+    """A listener at a provider; None if that is none of the SDK's, or the listener could not be
+    taken out again.
+    """
+    target = _target_at(provider_inside(provider))
+    if target is None or not can_be_removed(target.multi_processor):
+        return None
+    listener = SpanListener()
+    listener.register(target.provider, target.multi_processor)
+    return listener
 
 
 def provider_inside(provider: trace.TracerProvider) -> trace.TracerProvider:

@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, SamplingResul
 from spans_harness import Gated
 
 from helpers.timeouts import PATIENCE_S
-from otel_recfn.sinks.spans import processor as processors
+from otel_recfn.sinks.spans import listener
 from otel_recfn.sinks.spans import provider as ours
 from otel_recfn.sinks.spans.processor import OwnSpanProcessor
 from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget, shortest_queue
@@ -105,7 +105,7 @@ class TestProcessors:
     def test_a_lock_that_a_child_inherited_is_not_waited_for(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(processors, "LOCK_SECONDS", 0.0)
+        monkeypatch.setattr(listener, "LOCK_SECONDS", 0.0)
         target = target_of(new_provider())
         own = OwnSpanProcessor(lambda span: None, lambda timeout_s: True)
         with target.multi_processor._lock:  # noqa: SLF001

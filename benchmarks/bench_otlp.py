@@ -28,11 +28,13 @@ from bench_spans import sample_batch
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import TracerProvider
 
-from otel_recfn.batches.stage import SpanPlan, Stage
+from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.batches.stage import Stage
 from otel_recfn.sinks.otlp import encoding
 from otel_recfn.sinks.otlp.encoding import OtlpMapper, encoded
 from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
+from otel_recfn.sinks.spans.provider import ProviderResolver
+from otel_recfn.sinks.spans.span_target import SpanTarget
 
 TURN_S = 0.1
 PROGRESS_TURNS = 10

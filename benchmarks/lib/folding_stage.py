@@ -22,7 +22,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 
 from helpers.batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.batches.stage import span_context
+from otel_recfn.batches.outcomes import span_context
 from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef, empty_column
 from otel_recfn.model.columns import COLUMN_TYPES, COLUMNS
 from otel_recfn.model.events import NODES_PREFIX, ORDINAL_BITS, RecordScope

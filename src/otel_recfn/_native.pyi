@@ -12,7 +12,7 @@ from opentelemetry.context import Context
 from typing_extensions import Self
 
 from otel_recfn.batches.python_ids import CallIds
-from otel_recfn.batches.stage import SpanPlan
+from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.recording.ranges import RangeObserver
 from otel_recfn.recording.types import ContextReading

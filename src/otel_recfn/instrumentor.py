@@ -371,7 +371,7 @@ def _payload_for_children(
     """
     provider = None
     if isinstance(settings.span_exporter, str):
-        from otel_recfn.sinks.spans.provider import pickled_parts
+        from otel_recfn.sinks.spans.child_provider import pickled_parts
 
         provider = (
             pickled_parts(settings.tracer_provider or trace.get_tracer_provider())
@@ -423,7 +423,7 @@ def _delivery(settings: Settings, inherited: Inherited | None) -> Delivery | Non
     if settings.span_exporter is None:
         return None
     from otel_recfn.sinks.otlp.delivery import otlp_delivery
-    from otel_recfn.sinks.spans.provider import provider_from
+    from otel_recfn.sinks.spans.child_provider import provider_from
 
     parts = inherited["provider"] if inherited is not None else None
     provider = provider_from(parts) if parts is not None else None

@@ -22,35 +22,26 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import namedtuple
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from enum import IntEnum
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import starmap
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from opentelemetry.trace import SpanContext, TraceFlags, TraceState
+from opentelemetry.trace import SpanContext
 
 from otel_recfn import _native
 from otel_recfn.batches.merging import DESCRIPTIONS, batch_from_fields
-from otel_recfn.batches.number_sets import Indices, equals
-from otel_recfn.batches.span_names import with_span_names
+from otel_recfn.batches.number_sets import Indices
+from otel_recfn.batches.outcomes import SAMPLED, outcome_of, span_context
+from otel_recfn.batches.span_plan import Ids, SpanPlan
 from otel_recfn.model.batch import Batch, SpanContextRef, Track, empty_column
-from otel_recfn.model.columns import COLUMNS
-from otel_recfn.model.events import ContextFlag, EventSource, RecordScope
-from otel_recfn.model.generation import PHASE
-from otel_recfn.support.span_ids import current_key, span_ids
+from otel_recfn.model.events import ContextFlag
+from otel_recfn.support.span_ids import current_key
 
 Table = NDArray[Any]
 """A numpy array of records with named fields."""
-Ids = NDArray[np.uint64]
-COLUMN_BYTES = 400
-"""The bytes of a column beside its values. In a unit of few spans they are much."""
-OBJECTS_BYTES = 2400
-"""The bytes of the objects around a plan without a row, whose batch is shared."""
-SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-_SUPPRESSED, _SAMPLED = int(ContextFlag.SUPPRESSED), int(ContextFlag.SAMPLED)
 
 MAX_WAITING = 1024
 """The ranges of a unit that wait before they are compared, unless the caller gives another
@@ -72,128 +63,6 @@ _TYPES = {name: np.dtype(fields) for name, fields in _native.TABLE_TYPES.items()
 _RECORDS: dict[str, Any] = {
     name: namedtuple(name, fields.names or ()) for name, fields in _TYPES.items()
 }
-
-
-class Outcome(IntEnum):
-    """The fate of a row, which becomes a span from ``IN_SPAN`` on."""
-
-    OTHER_KIND = 0
-    """No span: a mark, a change of memory, or a step, whose span the program has."""
-    SUPPRESSED = 1
-    """No span: instrumentation was suppressed."""
-    UNSAMPLED = 2
-    """No span: its trace isn't sampled."""
-    IN_SPAN = 3
-    """A span below the one that was current when the outermost range began."""
-    ROOTLESS = 4
-    """A span in a trace that we start, if there is one, because no span was current.
-
-    This is the largest value.
-    """
-
-
-_WITHOUT, _ROOTLESS, _IN_SPAN, _UNSAMPLED = (
-    Outcome.SUPPRESSED,
-    Outcome.ROOTLESS,
-    Outcome.IN_SPAN,
-    Outcome.UNSAMPLED,
-)
-
-
-class SpanPlan(NamedTuple):
-    """The spans that rows become: columns of equal length, but for the last two fields."""
-
-    batch: Batch
-    row: Indices
-    """The rows that become spans."""
-    event_id: Ids
-    """The event id that the span's id is made of: the row's own, but if the program saw the span of
-    a backward node as the current one, the node's, in place of that of the range around it.
-    """
-    parent: Ids
-    """The same of the parent range; 0 if the parent is the span above."""
-    parent_span: Indices
-    """Index into ``parent_spans``: the parent of the outermost range's span."""
-    linked_id: Ids
-    """The span id that the span links to; 0 for none."""
-    linked_span: Indices
-    """Index into ``parent_spans``: the span in whose trace the linked one is."""
-    parent_spans: Sequence[SpanContext]
-    torch_names: bool = False
-    """Whether spans of module calls have torch.profiler's names."""
-
-    def named(self, extra_attributes: Mapping[int, Mapping[str, Any]]) -> SpanPlan:
-        """The same plan with the names of its spans, and the classes of module calls.
-
-        ``extra_attributes`` are attributes, by row.
-        """
-        batch, rows = self.batch, self.row
-        source, scope = batch.source[rows], batch.scope[rows]
-        phases = equals(source, EventSource.COMPILATION) | equals(source, EventSource.TORCH) & (
-            equals(scope, RecordScope.USER_SCOPE)
-        )
-        rows = rows[equals(source, EventSource.MODULE) | phases]
-        if not len(rows):
-            return self
-        prefills = [row for row, attributes in extra_attributes.items() if PHASE in attributes]
-        return self._replace(
-            batch=with_span_names(batch, rows, torch_names=self.torch_names, prefills=prefills)
-        )
-
-    @property
-    def span_id(self) -> Ids:
-        """The id of each span. It is made when asked for, because most ranges get no span."""
-        return span_ids(self.event_id)
-
-    @property
-    def parent_id(self) -> Ids:
-        """The parent's span id."""
-        if not len(self.row):
-            return self.parent
-        parent_span_id = np.array([span.span_id for span in self.parent_spans], np.uint64)
-        return np.where(
-            self.parent == 0, np.take(parent_span_id, self.parent_span), span_ids(self.parent)
-        )
-
-    def nbytes(self, texts: Iterable[str], beside: Sequence[NDArray[Any]] = ()) -> int:
-        """The approximate bytes that it takes, with these texts, and columns beside its own."""
-        nbytes, columns = sum(map(len, texts)), [*beside]
-        batch = self.batch
-        if len(batch):
-            columns += [getattr(self, name) for name in self._fields[1:-2]]
-            columns += [
-                getattr(batch, column.name) for column in COLUMNS if not batch.is_empty(column)
-            ]
-        else:
-            nbytes += OBJECTS_BYTES
-        return nbytes + sum([COLUMN_BYTES + column.nbytes for column in columns])
-
-    def part(self, which: slice | Indices) -> SpanPlan:
-        """A plan of some of the spans."""
-        columns = {name: getattr(self, name)[which] for name in self._fields[1:-2]}
-        return self._replace(**columns)
-
-
-def outcome_of(context: SpanContextRef) -> Outcome:
-    """The fate of ranges in a context."""
-    # An operation on an IntFlag, or finding a member, costs as much as 20 rows.
-    flags = int(context.flags)
-    if flags & _SUPPRESSED:
-        return _WITHOUT
-    if context.trace_id == 0:
-        return _ROOTLESS
-    return _IN_SPAN if flags & _SAMPLED else _UNSAMPLED
-
-
-def span_context(context: SpanContextRef) -> SpanContext:
-    """The program's span that a context stands for."""
-    state = TraceState.from_header([context.trace_state]) if context.trace_state else None
-    return SpanContext(context.trace_id, context.span_id, False, SAMPLED, state)
-
-
-def are_rootless(contexts: Sequence[SpanContextRef]) -> NDArray[np.bool_]:
-    """Which contexts have no span around their ranges but one of ours."""
-    return np.array([outcome_of(one) == _ROOTLESS for one in contexts], np.bool_)
 
 
 class OwnRoot(NamedTuple):

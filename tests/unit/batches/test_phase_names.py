@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.batches import make_batch
-from otel_recfn.batches.stage import SpanPlan
+from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.model.phases import phase_name

@@ -25,8 +25,9 @@ from opentelemetry.trace import SpanContext
 
 from helpers.batches import context, make_batch
 from helpers.example_counts import examples
+from otel_recfn.batches.outcomes import Outcome
 from otel_recfn.batches.selection import opened_columns
-from otel_recfn.batches.stage import MAX_WAITING, Decided, Outcome, OwnRoot, Stage
+from otel_recfn.batches.stage import MAX_WAITING, Decided, OwnRoot, Stage
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.columns import NO_CONTEXT, SpanContextRef
 from otel_recfn.model.events import (

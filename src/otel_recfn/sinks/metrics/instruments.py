@@ -33,7 +33,7 @@ from otel_recfn.sinks.metrics.sdk_streams import (
     SdkStreams,
 )
 from otel_recfn.sinks.metrics.sums import Series
-from otel_recfn.sinks.spans.provider import SCHEMA_URL
+from otel_recfn.sinks.spans.span_target import SCHEMA_URL
 from otel_recfn.support.foreign import WeakIdentityMap
 from otel_recfn.support.forks import ForkSafeLock, Order, around_forks, at_work_unless_forking
 from otel_recfn.support.interruptions import raised_by_signal_handler

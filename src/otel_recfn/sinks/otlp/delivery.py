@@ -44,7 +44,7 @@ from otel_recfn.sinks.otlp.transports import (
 )
 from otel_recfn.sinks.protocol import NO_MEMORY
 from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.provider import SpanTarget
+from otel_recfn.sinks.spans.span_target import SpanTarget
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.forks import OwnThread, at_work, resting
 from otel_recfn.support.interruptions import ignoring_errors

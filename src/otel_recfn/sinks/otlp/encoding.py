@@ -35,17 +35,16 @@ from opentelemetry.trace import SpanContext
 from opentelemetry.trace.status import Status, StatusCode
 
 from otel_recfn import _native
-from otel_recfn.batches.stage import SpanPlan
+from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE
-from otel_recfn.sinks.spans.mapping import (
-    NO_ATTRIBUTES,
-    SpanMapper,
+from otel_recfn.sinks.spans.mapping import NO_ATTRIBUTES, SpanMapper
+from otel_recfn.sinks.spans.range_attributes import (
     base_attributes,
     code_attributes,
     text_attributes,
 )
-from otel_recfn.sinks.spans.provider import AttributeValue
+from otel_recfn.sinks.spans.span_limits import AttributeValue
 from otel_recfn.support.exceptions import exception_attributes, stacktrace_attributes
 from otel_recfn.support.processes import LOCAL_RANK, RANK, WORLD_SIZE, number_in_environment
 from otel_recfn.support.span_ids import current_key

@@ -30,7 +30,7 @@ from opentelemetry.trace import TracerProvider
 
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.processor import OwnSpanProcessor
-from otel_recfn.sinks.spans.provider import SpanTarget, shortest_queue
+from otel_recfn.sinks.spans.span_target import SpanTarget, shortest_queue
 from otel_recfn.support.logs import GuardedLog
 from otel_recfn.support.safe_texts import safe_exception
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.stage import Added, OwnRoot, SpanPlan, Stage
+from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.batches.stage import Added, OwnRoot, Stage
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.spans.process_context import remember

@@ -29,12 +29,12 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import MIN_WAIT_NS, WAIT_TIME, wait_time_ns
 from otel_recfn.model.generation import Generation
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume
-from otel_recfn.sinks.spans.mapping import sum_attributes
 from otel_recfn.sinks.spans.process_context import ProgramSpans
 from otel_recfn.sinks.spans.request_batches import RequestBatches
 from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits, roots_alone
 from otel_recfn.sinks.spans.span_hook import FAILED_COUNT
 from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
+from otel_recfn.sinks.spans.sum_attributes import sum_attributes
 from otel_recfn.sinks.spans.unit_attributes import add_to_unit, decoding_in
 from otel_recfn.support.span_log import is_ours
 

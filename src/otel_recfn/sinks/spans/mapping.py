@@ -8,16 +8,14 @@ One invalid field makes the SDK's encoder lose its whole batch. So times are cla
 and ordered, unsigned ids become the signed integers of OTLP with the same bits, and lone surrogates
 in texts are escaped.
 
-What was folded is said by sums as attributes (how many, how long, which names took most of it), and
-by spans of their own, with the attributes of the span pruning processor of OpenTelemetry
-Collectors, which trace viewers know. Both are made for many at once, of columns: taking numbers out
-of columns one by one takes longer than all the rest.
+What was folded is said by sums as attributes (``sum_attributes.py``), and by spans of their own,
+with the attributes of the span pruning processor of OpenTelemetry Collectors, which trace viewers
+know.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,11 +24,12 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
-from otel_recfn.batches.number_sets import Indices, begin_offsets, indices_in
-from otel_recfn.batches.span_names import PREFIX, display_name, module_call_name, prefill_name
-from otel_recfn.batches.stage import SAMPLED, Decided, SpanPlan, records
+from otel_recfn.batches.outcomes import SAMPLED
+from otel_recfn.batches.span_names import PREFIX, module_call_name, prefill_name
+from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.batches.stage import Decided, records
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.columns import BY_SIZE, EACH_KEY, Column
+from otel_recfn.model.columns import BY_SIZE
 from otel_recfn.model.events import (
     CPU_TIME,
     PARTIAL,
@@ -40,137 +39,24 @@ from otel_recfn.model.events import (
     RecordScope,
 )
 from otel_recfn.model.generation import PHASE
-from otel_recfn.sinks.spans.provider import (
-    AppliedLimits,
-    AttributeValue,
-    SpanTarget,
-    root_attributes,
+from otel_recfn.sinks.spans.range_attributes import (
+    Attributes,
+    base_attributes,
+    code_attributes,
+    text_attributes,
+    thread_attributes,
+    track_attributes,
 )
 from otel_recfn.sinks.spans.span_hook import (
-    FAILED_COUNT,
-    FOLDED_COUNT,
-    FOLDED_NS,
-    UNIT_FOLDED_COUNT,
     SpanHook,
 )
+from otel_recfn.sinks.spans.span_limits import AppliedLimits, AttributeValue
+from otel_recfn.sinks.spans.span_target import SpanTarget, root_attributes
 from otel_recfn.sinks.spans.step_traces import StepTrace
-from otel_recfn.support.code_names import called_code
+from otel_recfn.sinks.spans.sum_attributes import decided_name
 from otel_recfn.support.exceptions import exception_attributes, stacktrace_attributes
 from otel_recfn.support.request_batch import BATCH, BATCH_SIZE, Request, RequestBatch
-from otel_recfn.support.texts import element_texts, utf8_text, values_by_key
-
-Attributes = dict[str, AttributeValue]
-
-
-def sum_attributes(decided: Decided, indices: Indices) -> list[Attributes]:
-    """The attributes for the sums at these places."""
-    sums = decided.sums[indices]
-    begins = begin_offsets(decided.sums["top_end"], indices)
-    lengths = sums["top_end"] - begins
-    ends, rows = np.cumsum(lengths), decided.top[indices_in(begins, lengths)].tolist()
-    texts = {
-        name: utf8_text(_display_name(decided, name)) for name in {name for _, _, name in rows}
-    }
-    top = [_top_text(texts[name], count, self_ns) for count, self_ns, name in rows]
-    return [
-        _sum_attributes(
-            _UNIT_KEYS if row.is_whole_unit else _SPAN_KEYS,
-            row.ranges,
-            row.duration_ns,
-            top[first:last],
-        )
-        for row, first, last in zip(
-            records("sums", sums), (ends - lengths).tolist(), ends.tolist(), strict=True
-        )
-    ]
-
-
-class UnitSums:
-    """The sums of a unit, over all parts in which it is decided, for spans that aren't its own."""
-
-    def __init__(self) -> None:
-        self._ranges = self._duration_ns = self._failed = 0
-        self._top = dict[str, tuple[int, int]]()
-        """The number and the self time of ranges, by name."""
-        self.is_ordinary = True
-        """Whether every part of it is."""
-
-    def add(self, decided: Decided, unit: int, failed: int) -> None:
-        """Add a part: the unit of that index among those that were decided together, with so many
-        failed ranges.
-        """
-        self._failed += failed
-        sums = decided.sums
-        [*whole] = np.flatnonzero((sums["unit"] == unit) & (sums["is_whole_unit"] != 0))
-        for index in whole:
-            self._ranges += int(sums["ranges"][index])
-            self._duration_ns += int(sums["duration_ns"][index])
-            first = int(sums["top_end"][index - 1]) if index else 0
-            for count, self_ns, name in decided.top[first : sums["top_end"][index]].tolist():
-                text = utf8_text(_display_name(decided, name))
-                before, before_ns = self._top.get(text, (0, 0))
-                self._top[text] = before + count, before_ns + self_ns
-
-    def attributes(self) -> Attributes:
-        """The attributes of the whole unit, as its own span has them."""
-        longest = sorted(self._top.items(), key=lambda one: -one[1][1])[:TOP_NAMES]
-        top = [_top_text(name, count, self_ns) for name, (count, self_ns) in longest]
-        found: Attributes = {_UNIT_KEYS[2]: top} if top else {}
-        if self._ranges:
-            found |= {_UNIT_KEYS[0]: self._ranges, _UNIT_KEYS[1]: self._duration_ns}
-        return found | ({FAILED_COUNT: self._failed} if self._failed else {})
-
-
-def _top_text(name: str, count: int, self_ns: int) -> str:
-    return f"{name}: {count} x, {self_ns / 1e6:.3f} ms"
-
-
-def _sum_attributes(
-    names: tuple[str, str, str], ranges: int, duration_ns: int, top: list[str]
-) -> Attributes:
-    """A sum that took no time, as that of a range which shares another one's span, has no names
-    that took most.
-    """
-    found: Attributes = {names[0]: ranges, names[1]: duration_ns}
-    return {**found, names[2]: top} if top else found
-
-
-def extra_span_attributes(
-    decided: Decided, first: int, last: int
-) -> tuple[dict[int, Attributes], int]:
-    """The attributes of some spans that no column has: for ranges folded into them, for what only
-    calls them, for their unit.
-
-    Returns them by the spans' numbers, from ``first`` on, and how many ranges were folded in the
-    units that are told so.
-    """
-    span, folded = decided.sums["span"], decided.sums["ranges"]
-    indices = np.flatnonzero((span >= first) & (span < last) & (folded > 0))
-    extra_attributes = dict[int, Attributes]()
-    for number, sum_fields in zip(
-        span[indices].tolist(),
-        sum_attributes(decided, indices) if len(indices) else (),
-        strict=True,
-    ):
-        extra_attributes.setdefault(number, {}).update(sum_fields)
-    callers = decided.callers[(decided.callers["span"] >= first) & (decided.callers["span"] < last)]
-    for number, name in callers.tolist():
-        attributes = extra_attributes.setdefault(number, {})
-        attributes[CALLERS] = [
-            *attributes.get(CALLERS, ()),
-            utf8_text(_display_name(decided, name)),
-        ]  # type: ignore[misc]
-    for number in [number for number in decided.extra_attributes if first <= number < last]:
-        extra_attributes.setdefault(number, {}).update(decided.extra_attributes[number])
-    return extra_attributes, int(folded[indices][decided.sums["is_whole_unit"][indices] != 0].sum())
-
-
-_SPAN_KEYS = (FOLDED_COUNT, FOLDED_NS, "recfn.folded.top")
-CALLERS = "recfn.callers"
-_UNIT_KEYS = (UNIT_FOLDED_COUNT, "recfn.unit.folded.duration_ns", "recfn.unit.top")
-TOP_NAMES = 3
-"""The number of names that took most, as ``native/stage/name_times.hpp`` gives them."""
-
+from otel_recfn.support.texts import utf8_text
 
 SUFFIX = " (folded)"
 
@@ -198,11 +84,7 @@ def _call_attributes(scope: int, thread: Track | None) -> Attributes:
     A scope that isn't one is that of several.
     """
     found: Attributes = {"recfn.scope": RecordScope(scope).name} if scope in _SCOPES else {}
-    return found | _track_attributes(thread) if thread is not None else found
-
-
-def _display_name(decided: Decided, name: int) -> str:
-    return display_name(decided.names[name], torch_names=decided.plan.torch_names)
+    return found | track_attributes(thread) if thread is not None else found
 
 
 def _module_attributes(name: str, path: str) -> Attributes:
@@ -220,7 +102,6 @@ NO_ATTRIBUTES: Mapping[int, Mapping[str, AttributeValue]] = {}
 _NUMBERS = [column for column in BY_SIZE if column.attribute and column.value is not str]
 _TEXTS = [column for column in BY_SIZE if column.attribute and column.value is str]
 _UNSET = Status(StatusCode.UNSET)
-_INT64_MAX = (1 << 63) - 1
 _PYTHON_CALL = int(EventSource.PYTHON_CALL)
 _SCOPES = range(len(RecordScope))
 _SEEN_FLAGS = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR)
@@ -344,7 +225,7 @@ class SpanMapper:
                 if parent_id == unit_parent.span_id
                 else _sibling_context(unit_parent, parent_id)
             )
-            text = _display_name(decided, row.name)
+            text = decided_name(decided, row.name)
             if row.module and short:
                 text = module_call_name(decided.names[row.module], text)
             text = prefill_name(text) if PHASE in attributes and short else text
@@ -361,7 +242,7 @@ class SpanMapper:
             **root_attributes(start.parent),
             **number,
             **trace.extra_attributes,
-            **_thread_attributes(trace.thread),
+            **thread_attributes(trace.thread),
         }
         attributes = {**start.attributes, **extra_attributes}
         name = utf8_text(trace.name)
@@ -490,17 +371,6 @@ class SpanMapper:
         return events, status
 
 
-@lru_cache(4096)
-def base_attributes(scope: int, thread: Track) -> dict[str, AttributeValue]:
-    """The attributes that all ranges of a scope in a thread share."""
-    return {"recfn.scope": RecordScope(scope).name, **_track_attributes(thread)}
-
-
-def _track_attributes(thread: Track) -> dict[str, AttributeValue]:
-    """The attributes of a thread that recorded something."""
-    return {"recfn.thread_id": _signed(thread.thread_id), **_thread_attributes(thread)}
-
-
 def _with_link(span: ReadableSpan, linked: SpanContext) -> ReadableSpan:
     """The same span with a link."""
     return ReadableSpan(
@@ -553,39 +423,3 @@ def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         if not batch.is_empty(column):
             plain &= getattr(batch, column.name)[rows] == 0
     return plain
-
-
-def text_attributes(column: Column[Any, Any], text: str) -> Mapping[str, AttributeValue]:
-    """The attributes for a text of that column.
-
-    Keys that begin with an underscore are for us, and not sent.
-    """
-    if column.attribute == EACH_KEY:
-        return {key: value for key, value in values_by_key(text).items() if not key.startswith("_")}
-    return {column.attribute: element_texts(text) if column.is_json else utf8_text(text)}
-
-
-def code_attributes(name: str) -> dict[str, AttributeValue]:
-    """The attributes of the semantic conventions for code, for a call with that name or of that
-    code.
-    """
-    code = called_code(name)
-    attributes: dict[str, AttributeValue] = {"code.function.name": code.function}
-    if code.file:
-        attributes |= {"code.file.path": code.file, "code.line.number": code.line}
-    return attributes
-
-
-def _thread_attributes(thread: Track) -> dict[str, AttributeValue]:
-    """The attributes of the semantic conventions for threads, of threads that Python knows."""
-    attributes: dict[str, AttributeValue] = {}
-    if thread.ident:
-        attributes["thread.id"] = _signed(thread.ident)
-    if thread.name:
-        attributes["thread.name"] = utf8_text(thread.name)
-    return attributes
-
-
-def _signed(number: int) -> int:
-    """The same 64 bits as a signed integer, since OTLP's integers are signed."""
-    return number - (1 << 64) if number > _INT64_MAX else number

@@ -8,14 +8,15 @@ import numpy as np
 from opentelemetry.trace import Link
 
 from otel_recfn.batches.number_sets import equals, is_in
-from otel_recfn.batches.stage import Ids, Outcome, SpanPlan, outcome_of, span_context
+from otel_recfn.batches.outcomes import Outcome, outcome_of, span_context
+from otel_recfn.batches.span_plan import Ids, SpanPlan
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import RowKind
 from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.provider import SpanTarget
 from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, SpanHook
+from otel_recfn.sinks.spans.span_target import SpanTarget
 from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
 
 OPEN_FOR_LONG = "open for long"

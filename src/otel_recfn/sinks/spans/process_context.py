@@ -30,7 +30,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from otel_recfn import _native
 from otel_recfn.model.batch import NO_CONTEXT, Batch, Track
-from otel_recfn.sinks.spans.provider import Attributes, OuterSpan, RootStart, SpanTarget
+from otel_recfn.sinks.spans.span_limits import Attributes
+from otel_recfn.sinks.spans.span_target import OuterSpan, RootStart, SpanTarget
 from otel_recfn.support.processes import (
     ParentProcessSpan,
     WorkerProcess,

@@ -33,14 +33,17 @@ from typing import Any, NamedTuple
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
-from otel_recfn.batches.stage import Decided, SpanPlan
+from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.batches.stage import Decided
 from otel_recfn.sinks.protocol import NO_MEMORY
 from otel_recfn.sinks.spans.delivery import Delivery
-from otel_recfn.sinks.spans.mapping import SpanMapper, extra_span_attributes
+from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.process_context import ProgramSpans
-from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
+from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook
+from otel_recfn.sinks.spans.span_target import SpanTarget
 from otel_recfn.sinks.spans.step_traces import StepTrace
+from otel_recfn.sinks.spans.sum_attributes import extra_span_attributes
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.forks import OwnThread, at_work, current_own_thread, resting
 from otel_recfn.support.interruptions import ignoring_errors

@@ -24,8 +24,8 @@ import numpy as np
 from opentelemetry.trace import Span, SpanContext, TracerProvider
 
 from otel_recfn.batches.number_sets import equals
+from otel_recfn.batches.outcomes import Outcome, are_rootless
 from otel_recfn.batches.parts import Parts
-from otel_recfn.batches.stage import Outcome, are_rootless
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import RecordScope, RowKind
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
@@ -33,7 +33,6 @@ from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.delivery import Delivery, SpanDelivery
 from otel_recfn.sinks.spans.every_range import EveryRange
 from otel_recfn.sinks.spans.folding import Folding
-from otel_recfn.sinks.spans.mapping import base_attributes, code_attributes
 from otel_recfn.sinks.spans.open_traces import OpenTraces
 from otel_recfn.sinks.spans.process_context import (
     FindsWorker,
@@ -43,10 +42,12 @@ from otel_recfn.sinks.spans.process_context import (
     thread_name,
 )
 from otel_recfn.sinks.spans.processor import OwnSpanProcessor
-from otel_recfn.sinks.spans.provider import ProviderResolver, RootStart
+from otel_recfn.sinks.spans.provider import ProviderResolver
+from otel_recfn.sinks.spans.range_attributes import base_attributes, code_attributes
 from otel_recfn.sinks.spans.request_batches import RequestBatches
 from otel_recfn.sinks.spans.sender import DecidedUnits, Sender, StepSpans
 from otel_recfn.sinks.spans.span_hook import Hook, SpanHook
+from otel_recfn.sinks.spans.span_target import RootStart
 from otel_recfn.sinks.spans.step_traces import StepTraces, trace_start
 from otel_recfn.sinks.spans.trace_roots import TraceRoots
 from otel_recfn.support.logs import log

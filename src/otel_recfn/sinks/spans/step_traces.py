@@ -33,15 +33,8 @@ from opentelemetry.trace import SpanContext
 
 from otel_recfn import _native
 from otel_recfn.batches.number_sets import groups, is_in
-from otel_recfn.batches.stage import (
-    OwnRoot,
-    Table,
-    are_rootless,
-    asked_table,
-    find_root,
-    records,
-    typed_table,
-)
+from otel_recfn.batches.outcomes import are_rootless
+from otel_recfn.batches.stage import OwnRoot, Table, asked_table, find_root, records, typed_table
 from otel_recfn.model.batch import Batch, Track, TrainingStep
 from otel_recfn.model.events import (
     IDLE_NS,
@@ -53,8 +46,8 @@ from otel_recfn.model.events import (
     trace_name,
 )
 from otel_recfn.sinks.spans.process_context import ProcessContext
-from otel_recfn.sinks.spans.provider import RootStart, SpanTarget
 from otel_recfn.sinks.spans.root_limiter import RootLimiter
+from otel_recfn.sinks.spans.span_target import RootStart, SpanTarget
 from otel_recfn.sinks.spans.trace_roots import TraceRoots
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.sinks.spans.process_context import remember
-from otel_recfn.sinks.spans.provider import RootStart
+from otel_recfn.sinks.spans.span_target import RootStart
 from otel_recfn.support.forks import ForkSafeLock
 
 MAX_REMEMBERED = 1 << 15

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 
 from helpers.batches import MAIN_THREAD, WORKER_THREAD, context, make_batch
-from otel_recfn.batches.stage import SpanPlan, Stage
+from otel_recfn.batches.span_plan import SpanPlan
+from otel_recfn.batches.stage import Stage
 from otel_recfn.model.columns import Track
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope
-from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget
+from otel_recfn.sinks.spans.provider import ProviderResolver
+from otel_recfn.sinks.spans.span_target import SpanTarget
 
 INT64 = st.one_of(
     st.sampled_from([0, 1, -1, -(1 << 63), (1 << 63) - 1, 127, 128]),

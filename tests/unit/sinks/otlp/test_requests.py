@@ -21,7 +21,7 @@ from otlp_plans import plan_of, plans, target
 from helpers.batches import context
 from helpers.example_counts import examples
 from helpers.timeouts import PATIENCE_S, wait_until
-from otel_recfn.batches.stage import SpanPlan
+from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.sinks.otlp import delivery
 from otel_recfn.sinks.otlp.delivery import RequestSender
 from otel_recfn.sinks.otlp.encoding import (

@@ -30,7 +30,8 @@ from helpers.timeouts import PATIENCE_S
 from otel_recfn.sinks.spans import listener
 from otel_recfn.sinks.spans import provider as ours
 from otel_recfn.sinks.spans.processor import OwnSpanProcessor
-from otel_recfn.sinks.spans.provider import ProviderResolver, SpanTarget, shortest_queue
+from otel_recfn.sinks.spans.provider import ProviderResolver
+from otel_recfn.sinks.spans.span_target import SpanTarget, shortest_queue
 
 
 def new_provider(*registered: SpanProcessor, **options: object) -> TracerProvider:

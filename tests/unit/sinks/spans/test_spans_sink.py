@@ -19,7 +19,7 @@ from spans_harness import BACKWARD, FORWARD, REQUEST, Harness, assert_balanced, 
 
 from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
 from helpers.timeouts import PATIENCE_S
-from otel_recfn.batches.stage import Outcome
+from otel_recfn.batches.outcomes import Outcome
 from otel_recfn.model.batch import NO_CONTEXT, SpanContextRef, Track
 from otel_recfn.model.events import ContextFlag, EventFlag, RowKind, make_event_id
 from otel_recfn.sinks.spans.every_range import EveryRange

@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.trace import SpanContext
 
 from helpers.timeouts import PATIENCE_S
-from otel_recfn.sinks.spans.provider import RootStart
+from otel_recfn.sinks.spans.span_target import RootStart
 from otel_recfn.sinks.spans.trace_roots import TraceRoots
 
 pytestmark = pytest.mark.one_python

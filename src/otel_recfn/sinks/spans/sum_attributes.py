@@ -1,0 +1,136 @@
+"""The attributes that say by sums what was folded: how many ranges, how long, which names took most
+of it.
+
+They are made for many at once, of columns: taking numbers out of columns one by one takes longer
+than all the rest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from otel_recfn.batches.number_sets import Indices, begin_offsets, indices_in
+from otel_recfn.batches.span_names import display_name
+from otel_recfn.batches.stage import Decided, records
+from otel_recfn.sinks.spans.range_attributes import Attributes
+from otel_recfn.sinks.spans.span_hook import (
+    FAILED_COUNT,
+    FOLDED_COUNT,
+    FOLDED_NS,
+    UNIT_FOLDED_COUNT,
+)
+from otel_recfn.support.texts import utf8_text
+
+CALLERS = "recfn.callers"
+_SPAN_KEYS = (FOLDED_COUNT, FOLDED_NS, "recfn.folded.top")
+"""The keys of the sums of what was folded into one span: how many, how long, which names."""
+_UNIT_KEYS = (UNIT_FOLDED_COUNT, "recfn.unit.folded.duration_ns", "recfn.unit.top")
+"""The same of a whole unit."""
+TOP_NAMES = 3
+"""The number of names that took most, as ``native/stage/name_times.hpp`` gives them."""
+
+
+def sum_attributes(decided: Decided, indices: Indices) -> list[Attributes]:
+    """The attributes for the sums at these places."""
+    sums = decided.sums[indices]
+    begins = begin_offsets(decided.sums["top_end"], indices)
+    lengths = sums["top_end"] - begins
+    ends, rows = np.cumsum(lengths), decided.top[indices_in(begins, lengths)].tolist()
+    texts = {name: utf8_text(decided_name(decided, name)) for name in {name for _, _, name in rows}}
+    top = [_top_text(texts[name], count, self_ns) for count, self_ns, name in rows]
+    return [
+        _sum_attributes(
+            _UNIT_KEYS if row.is_whole_unit else _SPAN_KEYS,
+            row.ranges,
+            row.duration_ns,
+            top[first:last],
+        )
+        for row, first, last in zip(
+            records("sums", sums), (ends - lengths).tolist(), ends.tolist(), strict=True
+        )
+    ]
+
+
+class UnitSums:
+    """The sums of a unit, over all parts in which it is decided, for spans that aren't its own."""
+
+    def __init__(self) -> None:
+        self._ranges = self._duration_ns = self._failed = 0
+        self._top = dict[str, tuple[int, int]]()
+        """The number and the self time of ranges, by name."""
+        self.is_ordinary = True
+        """Whether every part of it is."""
+
+    def add(self, decided: Decided, unit: int, failed: int) -> None:
+        """Add a part: the unit of that index among those that were decided together, with so many
+        failed ranges.
+        """
+        self._failed += failed
+        sums = decided.sums
+        [*whole] = np.flatnonzero((sums["unit"] == unit) & (sums["is_whole_unit"] != 0))
+        for index in whole:
+            self._ranges += int(sums["ranges"][index])
+            self._duration_ns += int(sums["duration_ns"][index])
+            first = int(sums["top_end"][index - 1]) if index else 0
+            for count, self_ns, name in decided.top[first : sums["top_end"][index]].tolist():
+                text = utf8_text(decided_name(decided, name))
+                before, before_ns = self._top.get(text, (0, 0))
+                self._top[text] = before + count, before_ns + self_ns
+
+    def attributes(self) -> Attributes:
+        """The attributes of the whole unit, as its own span has them."""
+        longest = sorted(self._top.items(), key=lambda one: -one[1][1])[:TOP_NAMES]
+        top = [_top_text(name, count, self_ns) for name, (count, self_ns) in longest]
+        found: Attributes = {_UNIT_KEYS[2]: top} if top else {}
+        if self._ranges:
+            found |= {_UNIT_KEYS[0]: self._ranges, _UNIT_KEYS[1]: self._duration_ns}
+        return found | ({FAILED_COUNT: self._failed} if self._failed else {})
+
+
+def _top_text(name: str, count: int, self_ns: int) -> str:
+    return f"{name}: {count} x, {self_ns / 1e6:.3f} ms"
+
+
+def _sum_attributes(
+    names: tuple[str, str, str], ranges: int, duration_ns: int, top: list[str]
+) -> Attributes:
+    """A sum that took no time, as that of a range which shares another one's span, has no names
+    that took most.
+    """
+    found: Attributes = {names[0]: ranges, names[1]: duration_ns}
+    return {**found, names[2]: top} if top else found
+
+
+def extra_span_attributes(
+    decided: Decided, first: int, last: int
+) -> tuple[dict[int, Attributes], int]:
+    """The attributes of some spans that no column has: for ranges folded into them, for what only
+    calls them, for their unit.
+
+    Returns them by the spans' numbers, from ``first`` on, and how many ranges were folded in the
+    units that are told so.
+    """
+    span, folded = decided.sums["span"], decided.sums["ranges"]
+    indices = np.flatnonzero((span >= first) & (span < last) & (folded > 0))
+    extra_attributes = dict[int, Attributes]()
+    for number, sum_fields in zip(
+        span[indices].tolist(),
+        sum_attributes(decided, indices) if len(indices) else (),
+        strict=True,
+    ):
+        extra_attributes.setdefault(number, {}).update(sum_fields)
+    callers = decided.callers[(decided.callers["span"] >= first) & (decided.callers["span"] < last)]
+    for number, name in callers.tolist():
+        attributes = extra_attributes.setdefault(number, {})
+        attributes[CALLERS] = [
+            *attributes.get(CALLERS, ()),
+            utf8_text(decided_name(decided, name)),
+        ]  # type: ignore[misc]
+    for number in [number for number in decided.extra_attributes if first <= number < last]:
+        extra_attributes.setdefault(number, {}).update(decided.extra_attributes[number])
+    return extra_attributes, int(folded[indices][decided.sums["is_whole_unit"][indices] != 0].sum())
+
+
+def decided_name(decided: Decided, name: int) -> str:
+    """The name that spans show for one of the tables' names."""
+    return display_name(decided.names[name], torch_names=decided.plan.torch_names)

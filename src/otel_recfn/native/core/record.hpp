@@ -175,9 +175,9 @@ struct OptionalPrelude {
   const uint64_t* shapes = nullptr;
   uint32_t shape_words = 0;
   uint64_t began_at = 0;  // in ticks; 0: now. Of ranges of Python's alone
-#define RECFN_FIELD(type, name, empty) type name = empty;
-  RECFN_PRELUDE_NUMBERS(RECFN_FIELD)
-#undef RECFN_FIELD
+#define RECFN_RECORD_FIELD(type, name, empty) type name = empty;
+  RECFN_PRELUDE_NUMBERS(RECFN_RECORD_FIELD)
+#undef RECFN_RECORD_FIELD
 };
 
 // What the ring has before the begin itself; mostly nothing.

@@ -29,6 +29,7 @@ from otel_recfn.model.events import NODES_PREFIX, ORDINAL_BITS, RecordScope
 from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sinks.spans.folding import Folding
 from otel_recfn.sinks.spans.process_context import ProcessContext, ProgramSpans
+from otel_recfn.sinks.spans.request_batches import RequestBatches
 from otel_recfn.sinks.spans.step_traces import StepTraces
 
 RESOURCE = Resource({})
@@ -143,7 +144,7 @@ class Stage:
     def __init__(self) -> None:
         self._spans = spans = ProgramSpans()
         self._traces = StepTraces(None, ProcessContext(spans))
-        self._folding = Folding(1000, VOLUME, spans, self._traces)
+        self._folding = Folding(1000, VOLUME, spans, self._traces, RequestBatches())
         self._taken = [0, 0]
 
     def cost(self, batches: Sequence[Batch]) -> StageCost:

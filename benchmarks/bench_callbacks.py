@@ -49,7 +49,8 @@ def fastest(sides: list[Side], rounds: int) -> dict[str, float]:
 
 def range_sides() -> Iterator[Side]:
     """``with <range>: pass`` under each setting; ``none`` is the loop alone."""
-    ours, names = "with R('range'): pass", {"R": record_function}
+    ours = "with R('range'): pass"
+    names = {"R": record_function}
     yield "none", side("pass", {}, nullcontext)
     yield "record_function, idle", side(ours, names, nullcontext)
     yield "record_function, recorder", side(ours, names, recording)

@@ -48,7 +48,8 @@ ROWS_PER_BATCH = 20_000
 def profiled_training(operators: int) -> Any:
     """A finished profile with about this many events."""
     layers = [layer for _ in range(4) for layer in (torch.nn.Linear(8, 8), torch.nn.ReLU())]
-    model, data = torch.nn.Sequential(*layers), torch.randn(4, 8)
+    model = torch.nn.Sequential(*layers)
+    data = torch.randn(4, 8)
     with profile(
         activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True
     ) as finished:
@@ -80,7 +81,8 @@ def batches_of(trace: Path) -> list[Batch]:
 
 
 def _row(event: dict[str, Any], main_tid: int, base_ns: int) -> dict[str, Any]:
-    args, thread = event["args"], MAIN_THREAD if event["tid"] == main_tid else WORKER_THREAD
+    args = event["args"]
+    thread = MAIN_THREAD if event["tid"] == main_tid else WORKER_THREAD
     start_ns = base_ns + round(event["ts"] * 1000)
     engine = event["name"].startswith("autograd::engine")
     backward = args.get("Fwd thread id", 0) and not engine
@@ -127,7 +129,8 @@ class Cost(NamedTuple):
 
 def cost(work: Callable[[], object]) -> Cost:
     """Of one call."""
-    cpu, wall = time.process_time(), time.perf_counter()
+    cpu = time.process_time()
+    wall = time.perf_counter()
     work()
     return Cost(time.perf_counter() - wall, time.process_time() - cpu)
 

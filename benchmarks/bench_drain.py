@@ -67,7 +67,8 @@ def main() -> None:
 
 def in_turns(sides: dict[str, Turn], steps: int, rounds: int) -> tuple[int, dict[str, list[float]]]:
     """The ranges of a turn, and nanoseconds a range of each side, one for each round."""
-    ranges, taken = 0, {name: list[float]() for name in sides}
+    ranges = 0
+    taken = {name: list[float]() for name in sides}
     for _ in range(rounds):
         for name, turn in sides.items():
             ranges, spent_ns = turn(steps)

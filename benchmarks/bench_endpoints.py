@@ -134,7 +134,8 @@ def report(sides: dict[str, Side], protocol: str) -> None:
     )
     for name, side in sides.items():
         step = statistics.median(side.steps_ms)
-        recorded, exported = side.counts["recorded"] + side.counts["added"], side.counts["exported"]
+        recorded = side.counts["recorded"] + side.counts["added"]
+        exported = side.counts["exported"]
         counts = (recorded, exported, side.counts["waiting"] + sum(losses(side.counts).values()))
         numbers = "".join(f"{count:>10,}" for count in counts)
         print(

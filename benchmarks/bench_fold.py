@@ -67,7 +67,8 @@ def batch_of(rows: Sequence[Row]) -> Batch:
 
 def spans(batch: Batch) -> float:
     """Nanoseconds a row, of a span for every row that a processor is given."""
-    provider, processor = TracerProvider(shutdown_on_exit=False), Discard()
+    provider = TracerProvider(shutdown_on_exit=False)
+    processor = Discard()
     target = ProviderResolver(provider).resolve()
     assert target is not None
     began = time.thread_time_ns()
@@ -92,7 +93,8 @@ def report_stage(title: str, rows: Sequence[Row], sizes: Sequence[int]) -> None:
     print(f"{'':<26}{'add, ns/row':>15}{'decide, ns/row':>16}{'in all':>10}{'turns/batch':>13}")
     for size in sizes:
         batches = batches_of(rows, size)
-        cost, turns = fastest_stage(batches, ROUNDS), turns_a_batch(batches[:MAX_BATCHES_BESIDE])
+        cost = fastest_stage(batches, ROUNDS)
+        turns = turns_a_batch(batches[:MAX_BATCHES_BESIDE])
         times = f"{cost.added:>15,.0f}{cost.decided:>16,.0f}{cost.in_all:>10,.0f}"
         print(f"of {size:<23,}{times}{turns:>13,.1f}")
 

@@ -77,7 +77,8 @@ def main() -> None:
 def compared(loop: Any, settings: Settings, rounds: int, operators: int) -> tuple[Turn, Turn]:
     """The best of theirs and ours, with the operator's own time taken off."""
     sides = (theirs(*settings), ours(*settings))
-    plain, best = float("inf"), [Turn(*[float("inf")] * 3)] * len(sides)
+    plain = float("inf")
+    best = [Turn(*[float("inf")] * 3)] * len(sides)
     for _ in range(rounds):
         plain = min(plain, loop.time_operators(operators))
         for number, side in enumerate(sides):

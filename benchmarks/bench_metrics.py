@@ -50,7 +50,8 @@ def measure(title: str, views: list[View], record: float, repeats: int) -> None:
     """Print a row for the batch's ranges, beside one ``Histogram.record`` for each, and what a
     collection costs.
     """
-    reader, rows = InMemoryMetricReader(), batch()
+    reader = InMemoryMetricReader()
+    rows = batch()
     sink = MetricsSink(MeterProvider([reader], views=views, shutdown_on_exit=False))
     taken = best(lambda: sink.write(rows), repeats) / ROWS
     collection = min([_collected(sink, rows, reader) for _ in range(repeats)]) / 1e6

@@ -113,7 +113,8 @@ def operator_sides(loop: Any, folder: Path) -> Iterator[Side]:
 @contextmanager
 def ours_alone() -> Iterator[None]:
     """Nothing drains while operators run: the buffer holds a turn."""
-    ours, observer = recorder, TorchObserver()
+    ours = recorder
+    observer = TorchObserver()
     ours.start(ALL_SCOPES_MASK, DEFAULT_BUFFER_BYTES)
     observer.enable(Wanted())
     if not observer.enabled:
@@ -207,13 +208,15 @@ def report_operators(best: dict[str, float]) -> None:
 
 def report_sustained(loop: Any, folder: Path) -> None:
     """Long enough for many drains."""
-    plain, live = float("inf"), float("inf")
+    plain = float("inf")
+    live = float("inf")
     for _ in range(SUSTAINED_ROUNDS):
         plain = min(plain, loop.time_operators(SUSTAINED_OPERATORS))
         with ours_live(folder):
             live = min(live, loop.time_operators(SUSTAINED_OPERATORS))
     counters = OtelRecordFunctionInstrumentor().counters()
-    dropped, rows = counters["dropped.buffer_full"], counters["recorded"]
+    dropped = counters["dropped.buffer_full"]
+    rows = counters["recorded"]
     seconds = live * SUSTAINED_OPERATORS / 1e9
     print(f"{'ours, all sinks live, sustained':<34}{live:>10,.1f}{live - plain:>10,.1f}")
     print(
@@ -297,7 +300,8 @@ def report_bytes() -> None:
         ("a Python range", _python_range),
         ("an operator", lambda: relu_input.is_set_to(relu_input)),
     ):
-        ours, observer = recorder, TorchObserver()
+        ours = recorder
+        observer = TorchObserver()
         ours.drain(close_open=True)
         ours.start(ALL_SCOPES_MASK, size)
         observer.enable(Wanted())

@@ -52,7 +52,8 @@ def best_ns(
     work: Callable[[], object], seconds: float, clock: Callable[[], int] = time.perf_counter_ns
 ) -> float:
     """The shortest of the runs that fit into the time."""
-    best, end = float("inf"), time.monotonic() + seconds
+    best = float("inf")
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         start = clock()
         work()
@@ -80,7 +81,8 @@ class Counting(threading.Thread):
 
 def progress(counting: Counting, beside: Callable[[], object], seconds: float) -> float:
     """How far a Python thread comes in a second while another one works at one thing."""
-    began, count = time.monotonic(), counting.count
+    began = time.monotonic()
+    count = counting.count
     while time.monotonic() < began + seconds:
         beside()
     return (counting.count - count) / (time.monotonic() - began)
@@ -88,9 +90,11 @@ def progress(counting: Counting, beside: Callable[[], object], seconds: float) -
 
 def kept_progress(work: Callable[[], object], seconds: float) -> list[float]:
     """The shares of its progress that a Python thread keeps, one of each pair of turns."""
-    block, counting = bytes(1 << 20), Counting()
+    block = bytes(1 << 20)
+    counting = Counting()
     counting.start()
-    end, shares = time.monotonic() + seconds, list[float]()
+    end = time.monotonic() + seconds
+    shares = list[float]()
     while time.monotonic() < end:
         alone = progress(counting, lambda: hashlib.sha256(block), TURN_S)
         shares.append(progress(counting, work, TURN_S) / alone)
@@ -129,7 +133,9 @@ def main() -> None:
     plan = sample_plan(options.spans)
     target = ProviderResolver(TracerProvider(shutdown_on_exit=False)).resolve()
     assert isinstance(target, SpanTarget)
-    count, ours, theirs = len(plan.row), OtlpMapper(target), SpanMapper(target)
+    count = len(plan.row)
+    ours = OtlpMapper(target)
+    theirs = SpanMapper(target)
     made = theirs.spans(plan)
     ways: dict[str, tuple[Callable[[], object], int]] = {
         "ours, from columns": (lambda: ours.spans(plan), len(ours.spans(plan).data)),

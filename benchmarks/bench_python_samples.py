@@ -51,7 +51,8 @@ def share(work: Callable[[float], None], seconds: float) -> float:
     with profile() as prof:
         torch.ones(4)  # from now on the thread is followed
         thread = sampler()
-        began_ns, began = cpu_ns(thread), time.perf_counter()
+        began_ns = cpu_ns(thread)
+        began = time.perf_counter()
         work(began + seconds)
         found = (cpu_ns(thread) - began_ns) / 1e9 / (time.perf_counter() - began)
         samples = sum(each.count for each in prof.outside())

@@ -94,7 +94,8 @@ def best_ns(work: Callable[[Batch], None], batch: Batch, repeats: int) -> float:
 def main() -> None:
     repeats = number_given(__doc__, "repeats", REPEATS)
     batch = sample_batch()
-    mine, sdk = best_ns(ours, batch, repeats), best_ns(live_sdk_spans, batch, repeats)
+    mine = best_ns(ours, batch, repeats)
+    sdk = best_ns(live_sdk_spans, batch, repeats)
     print(f"span from a row, ours     {mine:8.0f} ns")
     print(f"live SDK span, start+end  {sdk:8.0f} ns")
     print(f"ratio                     {sdk / mine:8.1f}")

@@ -165,19 +165,20 @@ def report(turns: Turns, operators: int) -> None:
     steps_ms = {
         name: [step for turn in of_side for step in turn] for name, of_side in turns.items()
     }
-    base, base_mean = statistics.median(steps_ms[NONE]), statistics.fmean(steps_ms[NONE])
+    base = statistics.median(steps_ms[NONE])
+    base_mean = statistics.fmean(steps_ms[NONE])
     title = f"a step of {operators:,} operators"
     print(
         f"{title:<30}{'ms':>8}{'ratio':>8}{'ns/operator':>13}"
         f"{'mean':>8}{'ratio':>8}{'x unsampled':>13}{'steps':>8}"
     )
     for name, taken in steps_ms.items():
-        step, mean = statistics.median(taken), statistics.fmean(taken)
-        ns, beside = (step - base) / operators * 1e6, by_rounds(turns[name], turns[UNSAMPLED])
-        medians, means = (
-            f"{step:>8.3f}{step / base:>8.3f}{ns:>13,.0f}",
-            f"{mean:>8.3f}{mean / base_mean:>8.3f}",
-        )
+        step = statistics.median(taken)
+        mean = statistics.fmean(taken)
+        ns = (step - base) / operators * 1e6
+        beside = by_rounds(turns[name], turns[UNSAMPLED])
+        medians = f"{step:>8.3f}{step / base:>8.3f}{ns:>13,.0f}"
+        means = f"{mean:>8.3f}{mean / base_mean:>8.3f}"
         print(f"{name:<30}{medians}{means}{beside:>13.3f}{len(taken):>8,}")
 
 

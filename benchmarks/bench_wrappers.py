@@ -53,7 +53,8 @@ def main() -> None:
         sys.path.insert(0, folder)
         of_torch = wrappers(Path(folder), "of_torch", SCHEMAS, "")
         of_python = wrappers(Path(folder), "of_python", IN_PYTHON, f"{__name__}:BY_NAME")
-    x, aten = torch.rand(4), torch.ops.aten
+    x = torch.rand(4)
+    aten = torch.ops.aten
     matrix = torch.rand(4, 4)
     pairs: dict[
         str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]

@@ -85,7 +85,9 @@ def operators() -> Callable[[], int]:
 
 def run(burst: Callable[[], int], seconds: float, rate: float, tell_s: float) -> tuple[int, float]:
     """How many were made, in how many seconds."""
-    made, began, told = 0, time.monotonic(), 0.0
+    made = 0
+    began = time.monotonic()
+    told = 0.0
     tracer = trace.get_tracer("program")
     with tracer.start_as_current_span("program"):
         while (passed := time.monotonic() - began) < seconds:
@@ -144,10 +146,12 @@ def measure(options: argparse.Namespace) -> None:
         if counting is not None:
             os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = counting.endpoint
         instrumentor = instrumented(options.way)
-        before, began = thread_seconds(), time.monotonic()
+        before = thread_seconds()
+        began = time.monotonic()
         made, took = run(burst, options.seconds, options.rate, options.rss_every)
         flushed = instrumentor is None or instrumentor.flush(60)
-        total, threads = time.monotonic() - began, thread_seconds()
+        total = time.monotonic() - began
+        threads = thread_seconds()
         counters = dict(instrumentor.counters()) if instrumentor is not None else {}
         if instrumentor is not None:
             instrumentor.uninstrument()

@@ -120,7 +120,8 @@ def run_alone(program: str, side: str, environment: dict[str, str]) -> dict[str,
 def show_page(results: dict[tuple[str, str], float]) -> None:
     print(f"{'':<46}{'bare, ns':>12}{'ours, ns':>12}{'ratio':>8}{'goal':>7}")
     for row in ROWS:
-        bare, ours = results[row.program, row.bare], results[row.program, row.ours]
+        bare = results[row.program, row.bare]
+        ours = results[row.program, row.ours]
         goal = "" if row.goal is None else f"{row.goal:>7.2f}"
         print(f"{row.title:<46}{bare:>12,.0f}{ours:>12,.0f}{ours / bare:>8.2f}{goal}")
 
@@ -150,7 +151,8 @@ def average_ns(work: Callable[[], object]) -> float:
     until = time.monotonic() + SECONDS / 2
     while time.monotonic() < until:
         work()
-    calls, began = 0, time.perf_counter_ns()
+    calls = 0
+    began = time.perf_counter_ns()
     while time.perf_counter_ns() - began < 2 * SECONDS * 1e9:
         work()
         calls += 1

@@ -88,7 +88,8 @@ class Received(TraceServiceServicer):
 
 def serve() -> None:
     """Says its port, takes spans until its input ends, and says what came."""
-    server, received = grpc.server(futures.ThreadPoolExecutor(max_workers=4)), Received()
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
+    received = Received()
     add_TraceServiceServicer_to_server(received, server)
     print(server.add_insecure_port("127.0.0.1:0"), flush=True)
     server.start()

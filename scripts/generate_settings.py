@@ -33,7 +33,8 @@ def files() -> dict[Path, str]:
     """What is written where: each file as it is, but for its table or the arguments in its first
     docstring that has some.
     """
-    page, profiling = ROOT / "docs" / "settings.md", PACKAGE / "profiling.py"
+    page = ROOT / "docs" / "settings.md"
+    profiling = PACKAGE / "profiling.py"
     return {
         page: with_table(page.read_text(encoding="utf-8")),
         profiling: with_arguments(profiling.read_text(encoding="utf-8"), PROFILE_SETTINGS),

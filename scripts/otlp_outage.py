@@ -48,7 +48,9 @@ def go_on(
     instrumentor: OtelRecordFunctionInstrumentor, provider: TracerProvider, seconds: float
 ) -> int:
     """Make ranges for so long, and tell what waits meanwhile."""
-    made, began, told = 0, time.monotonic(), 0.0
+    made = 0
+    began = time.monotonic()
+    told = 0.0
     while (passed := time.monotonic() - began) < seconds:
         made += make_ranges(provider)
         if passed >= told:
@@ -68,7 +70,8 @@ def main() -> int:
     parser.add_argument("--away", type=float, default=60.0, metavar="S")
     parser.add_argument("--over", choices=("http", "grpc"), default="http")
     options = parser.parse_args()
-    provider, instrumentor = TracerProvider(), OtelRecordFunctionInstrumentor()
+    provider = TracerProvider()
+    instrumentor = OtelRecordFunctionInstrumentor()
     with server(options.over) as first:
         way = exporter(options.over, first)
         instrumentor.instrument(
@@ -82,7 +85,8 @@ def main() -> int:
     with server(options.over, first.port) as second:
         back = time.monotonic()
         flushed = instrumentor.flush(PATIENCE_S)
-        arrived, took = before + second.arrived(), time.monotonic() - back
+        arrived = before + second.arrived()
+        took = time.monotonic() - back
     counters = instrumentor.counters()
     instrumentor.uninstrument()
     lost = losses(counters)

@@ -66,7 +66,8 @@ def delays(provider: TracerProvider, notes: Notes, requests: int, at_once: int) 
     model = torch.nn.Sequential(
         *[torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU()) for _ in range(40)]
     )
-    tracer, ended = provider.get_tracer("requests"), dict[int, float]()
+    tracer = provider.get_tracer("requests")
+    ended = dict[int, float]()
 
     def request(_: int) -> None:
         with tracer.start_as_current_span("request") as span, torch.no_grad():
@@ -90,7 +91,8 @@ def main() -> int:
     parser.add_argument("--export-seconds", type=float, default=0.0)
     parser.add_argument("--seconds", type=float, default=1.5)
     asked = parser.parse_args()
-    provider, notes = TracerProvider(shutdown_on_exit=False), Notes()
+    provider = TracerProvider(shutdown_on_exit=False)
+    notes = Notes()
     provider.add_span_processor(notes)
     provider.add_span_processor(BatchSpanProcessor(TakesTime(asked.export_seconds)))
     OtelRecordFunctionInstrumentor().instrument(tracer_provider=provider)

@@ -113,7 +113,8 @@ class Arrived(SpanExporter):
         return SpanExportResult.SUCCESS
 
     def _take(self, span: ReadableSpan) -> None:
-        context, attributes = span.get_span_context(), span.attributes or {}
+        context = span.get_span_context()
+        attributes = span.attributes or {}
         request = self.requests.setdefault(context.trace_id, Request())
         request.names[context.span_id] = span.name
         took_ns = (span.end_time or 0) - (span.start_time or 0)
@@ -234,7 +235,8 @@ def main() -> int:
     if options.ask is not None:
         ask_all(options.ask, options.requests, options.at_once)
         return 0
-    provider, arrived = TracerProvider(), Arrived()
+    provider = TracerProvider()
+    arrived = Arrived()
     provider.add_span_processor(BatchSpanProcessor(arrived))
     instrumentor = OtelRecordFunctionInstrumentor()
     instrumentor.instrument(tracer_provider=provider)

@@ -119,7 +119,8 @@ def traced() -> Iterator[None]:
 
 def same(one: Any, other: Any, *, any_content: bool) -> bool:
     """Whether all tensors and values are the same."""
-    (ones, form), (others, other_form) = tree_flatten(one), tree_flatten(other)
+    (ones, form) = tree_flatten(one)
+    (others, other_form) = tree_flatten(other)
     return form == other_form and all(
         same_value(*pair, any_content) for pair in zip(ones, others, strict=True)
     )
@@ -139,7 +140,8 @@ def same_value(one: Any, other: Any, any_content: bool) -> bool:
     if any_content:
         return True
     if one.layout is not torch.strided:
-        one, other = one.to_dense(), other.to_dense()
+        one = one.to_dense()
+        other = other.to_dense()
     return (
         torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
         if one.dtype.is_floating_point
@@ -176,7 +178,8 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as temporary:
         comparison = Comparison(generated_wrappers(options.out or Path(temporary)))
-        started, infos = time.monotonic(), 0
+        started = time.monotonic()
+        infos = 0
         for info in op_db:
             if options.match in info.name and time.monotonic() - started < options.seconds:
                 infos += 1

@@ -87,7 +87,8 @@ WITH_CALL = ("C_RETURN", "C_RAISE")
 
 def compiled(folder: Path) -> Any:
     """The module ``floor``, made in that folder."""
-    source, library = folder / "floor.cpp", folder / "floor.so"
+    source = folder / "floor.cpp"
+    library = folder / "floor.so"
     source.write_text(SOURCE)
     include = sysconfig.get_paths()["include"]
     subprocess.run(

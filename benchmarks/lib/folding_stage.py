@@ -53,7 +53,8 @@ class StageCost(NamedTuple):
 
 def small_units(count: int) -> list[Row]:
     """So many units of 60 to 1,100 ranges, as a service has."""
-    made, draw = Program(), random.Random(1)
+    made = Program()
+    draw = random.Random(1)
     for number in range(count):
         made.run(
             op(
@@ -103,7 +104,8 @@ def _roots(rows: Sequence[Row]) -> list[int]:
 
 
 def _filled(**given: Sequence[int]) -> dict[str, np.ndarray]:
-    empty, count = make_batch([{}]), len(given["event_id"])
+    empty = make_batch([{}])
+    count = len(given["event_id"])
     return {
         name: np.array(given[name], kind)
         if name in given
@@ -181,7 +183,8 @@ class Stage:
 def turns_a_batch(batches: Sequence[Batch]) -> float:
     """How often this thread has to wait for the GIL, beside a thread that computes in Python."""
     with _busy_thread():
-        stage, began = Stage(), resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        stage = Stage()
+        began = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
         stage.cost(batches)
         return (resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - began) / len(batches)
 

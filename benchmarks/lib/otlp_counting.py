@@ -90,10 +90,14 @@ def fields(body: bytes, number: int, message: tuple[int, int]) -> Iterator[tuple
     """
     at, end = message
     while at < end:
-        tag, size, at, bits = body[at], body[at + 1], at + 2, 7
+        tag = body[at]
+        size = body[at + 1]
+        at = at + 2
+        bits = 7
         while size >> bits:  # the highest bit of a length's byte says that another one follows
             size += (body[at] - 1) << bits
-            at, bits = at + 1, bits + 7
+            at = at + 1
+            bits = bits + 7
         if tag >> 3 == number:
             yield at, at + size
         at += size
@@ -132,7 +136,8 @@ SERVING: list[object] = []
 
 def main() -> None:
     """The server: says its port, its counts for each line of its input and at the input's end."""
-    over, port = sys.argv[1], int(sys.argv[2])
+    over = sys.argv[1]
+    port = int(sys.argv[2])
     print({"http": serve_http, "grpc": serve_grpc}[over](port), flush=True)
     for _ in sys.stdin:
         tell()

@@ -152,7 +152,8 @@ class Program:
         """
         name, below = tree
         self._begun[thread] += 1
-        event_id, start = make_event_id(thread, self._begun[thread]), self.clock_ns
+        event_id = make_event_id(thread, self._begun[thread])
+        start = self.clock_ns
         self.clock_ns += 500
         for each in below:
             self.run(each, unit, event_id, 2 if name == "backward" else thread)
@@ -162,7 +163,8 @@ class Program:
 
 def program(steps: int) -> list[Row]:
     """The rows of so many steps, in the order of their ends, each step a unit."""
-    made, tree = Program(), step()
+    made = Program()
+    tree = step()
     for number in range(steps):
         made.run(tree, number)
     return made.rows

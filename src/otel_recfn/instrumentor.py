@@ -166,7 +166,9 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     def _instrument(self, **kwargs: Any) -> None:
         settings = Settings.resolve(kwargs)
-        self._capture, self._keywords, self._unusable = None, frozenset(kwargs), []
+        self._capture = None
+        self._keywords = frozenset(kwargs)
+        self._unusable = []
         if not settings.enabled or sdk_is_disabled():
             return
         native_part()

@@ -86,7 +86,8 @@ def test_depth_counts_from_where_tracing_began(traced: Traced) -> None:
         deeper(5)
         leaf()
 
-    one, two = Node("deeper"), Node("deeper", (Node("deeper"),))
+    one = Node("deeper")
+    two = Node("deeper", (Node("deeper"),))
     assert tree(traced.run(recursing, PythonCalls(max_depth=2)), "recursing")[0].below[0] == one
     assert tree(traced.run(recursing, PythonCalls(max_depth=3)), "recursing")[0].below == (
         two,
@@ -177,7 +178,8 @@ def test_filters_leave_out_and_change_nothing_else(
     def act() -> None:
         call(action)
 
-    whole, some = traced.run(act), traced.run(act, calls)
+    whole = traced.run(act)
+    some = traced.run(act, calls)
     check_laws(by_end(some))
 
     def shown(node: Node) -> bool:

@@ -108,7 +108,8 @@ class Used:
     """An instrumentor with a sink and an exporter, and what else a test gives it."""
 
     def __init__(self, instrumentor: OtelRecordFunctionInstrumentor, **more: Any) -> None:
-        self.sink, self.exporter = InMemorySink(), InMemorySpanExporter()
+        self.sink = InMemorySink()
+        self.exporter = InMemorySpanExporter()
         provider = more.pop("tracer_provider", None) or TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.instrumentor = instrumentor
@@ -183,7 +184,8 @@ def test_what_a_sink_says_that_it_wants(
     kind: type[BaseException],
 ) -> None:
     class Bad(InMemorySink):
-        name, fail = "bad", Raising(kind)
+        name = "bad"
+        fail = Raising(kind)
 
         @property
         def wants_unsampled(self) -> bool:  # type: ignore[override]
@@ -252,7 +254,8 @@ def test_a_processor_as_a_step_begins_and_ends(
 @pytest.fixture
 def bad_handler() -> Iterator[Callable[[type[BaseException]], Raising]]:
     """Adds a handler to our log."""
-    log, added = logging.getLogger("otel_recfn"), list[logging.Handler]()
+    log = logging.getLogger("otel_recfn")
+    added = list[logging.Handler]()
 
     def add(kind: type[BaseException]) -> Raising:
         fail = Raising(kind)
@@ -329,7 +332,8 @@ def test_ctrl_c_while_a_sink_is_flushed_goes_on_to_the_program(
 def test_ctrl_c_while_a_step_begins_goes_on_to_the_program(
     instrumentor: OtelRecordFunctionInstrumentor, ctrl_c: Callable[..., None]
 ) -> None:
-    provider, pressed = TracerProvider(shutdown_on_exit=False), [ctrl_c]
+    provider = TracerProvider(shutdown_on_exit=False)
+    pressed = [ctrl_c]
     processor = BadProcessor(Raising(ValueError))
     processor.on_start = lambda span, parent_context=None: pressed and pressed.pop()()  # type: ignore[method-assign]
     provider.add_span_processor(processor)

@@ -58,7 +58,9 @@ def test_spans_that_are_attached_and_never_detached_are_given_up(recorder: Recor
 def test_a_token_that_has_the_address_of_a_dropped_one_takes_back_nothing_of_it(
     capture: Capture,
 ) -> None:
-    reader, span, address = Reader(FIRST), object(), object()
+    reader = Reader(FIRST)
+    span = object()
+    address = object()
     capture.recorder.set_context_reader(reader)
     outer = capture.begin("outer")
     _native.span_attached(span, address)
@@ -74,7 +76,8 @@ def test_a_span_is_not_kept_alive_by_the_ranges_that_were_in_it(capture: Capture
     class Span:
         pass
 
-    span, token = Span(), object()
+    span = Span()
+    token = object()
     _native.span_attached(span, token)
     capture.end(capture.begin())
     _native.span_detached(token)
@@ -153,7 +156,8 @@ SAMPLED = int(ContextFlag.SAMPLED)
 
 def attach(capture: Capture, reader: Reader, trace_id: int, trace_state: str) -> SpanContextRef:
     """Make a span with that trace state the current one; what the rows below it are to say."""
-    recorder, span = capture.recorder, object()
+    recorder = capture.recorder
+    span = object()
     reader.reading = ContextReading(
         trace_id, 7, SAMPLED | trace_states.keep(trace_state), span=span
     )

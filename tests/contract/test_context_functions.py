@@ -212,7 +212,8 @@ def test_what_a_thread_read_of_a_span_keeps_it_no_longer_than_it_is_attached(
 def test_after_disable_they_only_pass_calls_on(
     recorder: Recorder, shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watcher, passed = ContextWatcher(recorder), []
+    watcher = ContextWatcher(recorder)
+    passed = []
     watcher.enable(Wanted(exposed=shown.ranges()))
     ours = RUNTIME.get_current
 
@@ -426,7 +427,8 @@ def test_a_span_that_stays_attached_is_known_however_many_come_and_go(
     watcher: ContextWatcher,
 ) -> None:
     number = 1 << 40  # of no other test's span, which might still live
-    seen, epoch = SeenSpans(), span(number)
+    seen = SeenSpans()
+    epoch = span(number)
     attached = attach(epoch)
     for other in range(2, 3 * MAX_SEEN_SPANS):
         context.detach(attach(span(other)))
@@ -436,7 +438,8 @@ def test_a_span_that_stays_attached_is_known_however_many_come_and_go(
 
 
 def test_spans_that_are_all_open_are_forgotten_oldest_first(watcher: ContextWatcher) -> None:
-    seen, spans = SeenSpans(), [span(number) for number in range(1, 2 * MAX_SEEN_SPANS)]
+    seen = SeenSpans()
+    spans = [span(number) for number in range(1, 2 * MAX_SEEN_SPANS)]
     for each in spans:
         context.detach(attach(each))
     _kept = seen.retain()
@@ -449,7 +452,9 @@ def test_a_span_whose_ids_cannot_be_read_is_passed_over(watcher: ContextWatcher)
         def get_span_context(self) -> SpanContext:
             raise RuntimeError("broken")
 
-    seen, broken, other = SeenSpans(), Broken(SpanContext(1, 1, False)), span(2)
+    seen = SeenSpans()
+    broken = Broken(SpanContext(1, 1, False))
+    other = span(2)
     for each in (broken, other):
         context.detach(attach(each))
     _kept = seen.retain()

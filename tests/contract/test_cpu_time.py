@@ -25,7 +25,9 @@ from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventSource, RecordScope
 from otel_recfn.recording.recorder import Recorder
 
-FUNCTION, MODULE, STEP = int(RecordScope.FUNCTION), int(EventSource.MODULE), int(EventSource.STEP)
+FUNCTION = int(RecordScope.FUNCTION)
+MODULE = int(EventSource.MODULE)
+STEP = int(EventSource.STEP)
 WORK_NS = 20_000_000
 
 
@@ -152,7 +154,8 @@ def test_not_where_another_greenlet_ran(capture: Capture) -> None:
             pass
         first.switch()
 
-    first, other = greenlet.greenlet(switches), greenlet.greenlet(works)
+    first = greenlet.greenlet(switches)
+    other = greenlet.greenlet(works)
     first.switch()
     capture.end(capture.begin("later"))
     has_cpu_time = {row.name: row.cpu_time_ns >= 0 for row in capture.finish()}

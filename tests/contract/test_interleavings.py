@@ -121,7 +121,9 @@ class Driver:
     """Runs steps on a capture with real threads."""
 
     def __init__(self, capture: Capture, workers: list[Worker]) -> None:
-        self.capture, self.workers, self.model = capture, workers, Model(len(workers))
+        self.capture = capture
+        self.workers = workers
+        self.model = Model(len(workers))
 
     def begin(self, worker: int, is_async: bool = False) -> None:
         event_id = self.workers[worker].call(

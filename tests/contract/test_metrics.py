@@ -27,11 +27,9 @@ class Program:
     """
 
     def __init__(self, recorder: Recorder) -> None:
-        self.recorder, self.reader, self.exporter = (
-            recorder,
-            InMemoryMetricReader(),
-            InMemorySpanExporter(),
-        )
+        self.recorder = recorder
+        self.reader = InMemoryMetricReader()
+        self.exporter = InMemorySpanExporter()
         self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
         self.instrumentor = OtelRecordFunctionInstrumentor()
         self.tracers = self.new_tracers()
@@ -125,7 +123,8 @@ def test_what_is_lost_is_told_by_its_reason(program: Program) -> None:
     thread.start()
     thread.join(PATIENCE_S)
     program.instrumentor.uninstrument()
-    found, counters = program.metrics(), program.instrumentor.counters()
+    found = program.metrics()
+    counters = program.instrumentor.counters()
     assert sum(program.counts().values()) == counters["recorded"] - counters["dropped.buffer_full"]
     assert counters["recorded"] + counters["added"] == sum(
         counters[outcome] for outcome in OUTCOMES

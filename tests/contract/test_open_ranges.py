@@ -53,12 +53,10 @@ class Looked:
     def __init__(
         self, recorder: Recorder, clock: Clock, open_range_s: float | None = 1e-9, **selected: Any
     ) -> None:
-        self.recorder, self.clock, self.session, self.sink = (
-            recorder,
-            clock,
-            Session(recorder),
-            OpenRangesSink(),
-        )
+        self.recorder = recorder
+        self.clock = clock
+        self.session = Session(recorder)
+        self.sink = OpenRangesSink()
         self.capture = self.start(self.sink, open_range_s, **selected)
 
     def start(self, sink: Sink, open_range_s: float | None, **selected: Any) -> Capture:
@@ -95,7 +93,8 @@ def make(recorder: Recorder, clock: Clock) -> Iterator[Callable[..., Looked]]:
 
 
 def test_a_range_that_hangs_is_told_although_nothing_else_happens(recorder: Recorder) -> None:
-    sink, session = OpenRangesSink(), Session(recorder)
+    sink = OpenRangesSink()
+    session = Session(recorder)
     session.start(Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=0.05))
     try:
         outer = source_calls.begin("outer", USER, EventSource.RECORD_FUNCTION)
@@ -130,7 +129,9 @@ def test_sinks_that_do_not_ask_are_not_told_and_a_sink_that_raises_is_removed(
                 raise ValueError("no")
 
     looked = make()
-    plain, raising, beside = InMemorySink(), Raises(), OpenRangesSink()
+    plain = InMemorySink()
+    raising = Raises()
+    beside = OpenRangesSink()
     several = Capture(
         Selected(), [plain, raising, beside], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=1e-9
     )
@@ -152,7 +153,8 @@ def test_sinks_that_do_not_ask_are_not_told_and_a_sink_that_raises_is_removed(
 def test_each_capture_is_told_of_what_it_sees(make: Callable[..., Looked]) -> None:
     looked = make(scopes=1 << RecordScope.FUNCTION)
     earlier = looked.begin("earlier", RecordScope.FUNCTION)
-    later, untold = OpenRangesSink(), OpenRangesSink()
+    later = OpenRangesSink()
+    untold = OpenRangesSink()
     looked.start(later, 1e-9)
     looked.start(untold, None)
     user = looked.begin("user")
@@ -196,7 +198,8 @@ def test_a_capture_without_open_ranges_has_none_for_any_sink(make: Callable[...,
     class Soon(OpenRangesSink):
         open_range_s = 1e-9
 
-    looked, soon = make(open_range_s=None), Soon()
+    looked = make(open_range_s=None)
+    soon = Soon()
     looked.session.start(
         Capture(Selected(), [soon], buffer_bytes=DEFAULT_BUFFER_BYTES, open_range_s=None)
     )

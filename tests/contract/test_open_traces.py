@@ -60,7 +60,8 @@ class Looked(Program):
     def end(self) -> list[ReadableSpan]:
         """What was sent beside hangs, when all has ended. The laws hold."""
         self.session.stop(self.capture, PATIENCE_S)
-        spans, counts = self.sent(), self.spans_sink.counters()
+        spans = self.sent()
+        counts = self.spans_sink.counters()
         ids = Counter((span.context.trace_id, span.context.span_id) for span in spans)
         assert max(ids.values(), default=1) == 1, "a span was sent twice"
         assert [
@@ -212,7 +213,8 @@ def test_a_span_in_a_range_that_is_open_at_the_end_has_its_parent(
     make: Callable[..., Looked], volume: Volume
 ) -> None:
     program = make(volume=volume)
-    outer, inner = program.record_function("outer"), program.record_function("inner")
+    outer = program.record_function("outer")
+    inner = program.record_function("inner")
     outer.__enter__()
     inner.__enter__()
     with program.tracer.start_as_current_span("span"):
@@ -261,7 +263,8 @@ def _play(program: Looked, workers: list[Any], moves: list[tuple[int, int]]) -> 
     stacks: list[list[Any]] = [[], [], []]
     crossing: list[int] = []
     for thread, move in moves:
-        call, stack = workers[thread].call, stacks[thread]
+        call = workers[thread].call
+        stack = stacks[thread]
         if move == Moves.begin:
             stack.append(call(source_calls.begin, f"range {len(stack)}", 7, 1))
         elif move == Moves.begin_async:

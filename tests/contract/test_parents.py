@@ -122,7 +122,8 @@ def test_a_task_is_in_the_range_that_another_thread_has_open(
 def test_a_task_that_outlives_the_range_in_which_it_was_launched_is_in_what_is_around_that(
     watched: Capture,
 ) -> None:
-    outer, inner = watched.begin("outer"), watched.begin("inner")
+    outer = watched.begin("outer")
+    inner = watched.begin("inner")
     task = contextvars.copy_context()
     watched.end(inner)
     task.run(in_range, watched, "in outer", int)
@@ -163,7 +164,8 @@ def launched() -> Iterator[Worker]:
 
 
 def test_a_range_that_another_thread_has_ended_encloses_nothing_any_more(watched: Capture) -> None:
-    outer, inner = watched.begin("outer"), watched.begin("inner")
+    outer = watched.begin("outer")
+    inner = watched.begin("inner")
     with launched() as worker:
         worker.call(in_range, watched, "in inner", int)
         watched.end(inner)
@@ -186,7 +188,8 @@ def test_a_range_that_has_ended_elsewhere_is_not_around_the_span_in_it(watched: 
             watched.end(inner)
             worker.call(in_range, watched, "after", int)
 
-    outer, inner = watched.begin("outer"), watched.begin("inner")
+    outer = watched.begin("outer")
+    inner = watched.begin("inner")
     span_id = in_span(launch)
     watched.end(outer)
     rows = watched.finish()

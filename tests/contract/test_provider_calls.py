@@ -136,7 +136,8 @@ def test_it_waits_for_nothing_but_spans(
     instrument: Callable[..., None],
     call: Callable[[TracerProvider], Any],
 ) -> None:
-    where, local = exporting(), Local()
+    where = exporting()
+    local = Local()
     instrument(tracer_provider=where.provider, sinks=[local])
     request(where.provider)
     assert call(where.provider) in (True, None)
@@ -213,7 +214,8 @@ def test_a_provider_that_is_set_late_and_one_that_replaces_it(
     instrument: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first, second = exporting(), exporting()
+    first = exporting()
+    second = exporting()
     instrument()
     for where in (first, second):
         monkeypatch.setattr(trace, "get_tracer_provider", lambda where=where: where.provider)
@@ -226,7 +228,9 @@ def test_a_provider_that_is_set_late_and_one_that_replaces_it(
 def test_an_exporter_that_flushes_while_it_exports_is_not_waited_for(
     instrument: Callable[..., None],
 ) -> None:
-    answers, answered, flushes = list[bool](), threading.Event(), False
+    answers = list[bool]()
+    answered = threading.Event()
+    flushes = False
 
     class Flushes(InMemorySpanExporter):
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -251,7 +255,8 @@ def test_an_exporter_that_flushes_while_it_exports_is_not_waited_for(
 def test_calls_of_several_threads(
     exporting: Callable[..., Exporting], instrument: Callable[..., None]
 ) -> None:
-    where, threads = exporting(), 8
+    where = exporting()
+    threads = 8
     instrument(tracer_provider=where.provider)
 
     def work() -> None:
@@ -336,7 +341,8 @@ def test_in_a_child_that_a_span_processor_forks(
 def test_no_object_of_the_programs_is_changed_but_for_the_list_of_processors(
     exporting: Callable[..., Exporting], call: Callable[[TracerProvider], Any]
 ) -> None:
-    where, instrumentor = exporting(2), OtelRecordFunctionInstrumentor()
+    where = exporting(2)
+    instrumentor = OtelRecordFunctionInstrumentor()
     before = processors_of(where.provider)
     objects = [where.provider, *before, *where.exporters]
     attributes = [set(vars(each)) for each in objects]
@@ -364,7 +370,8 @@ def test_no_object_of_the_programs_is_changed_but_for_the_list_of_processors(
 def test_threads_that_switch_it_on_and_off_leave_nothing_on(
     exporting: Callable[..., Exporting],
 ) -> None:
-    where, instrumentor = exporting(), OtelRecordFunctionInstrumentor()
+    where = exporting()
+    instrumentor = OtelRecordFunctionInstrumentor()
     processors = processors_of(where.provider)
 
     def switch() -> None:
@@ -385,10 +392,8 @@ def test_threads_that_switch_it_on_and_off_leave_nothing_on(
 def test_a_mock_as_exporter_stays_one(instrument: Callable[..., None]) -> None:
     exporter = MagicMock(spec=SpanExporter)
     exporter.export.return_value = SpanExportResult.SUCCESS
-    provider, instrumentor = (
-        TracerProvider(shutdown_on_exit=False),
-        OtelRecordFunctionInstrumentor(),
-    )
+    provider = TracerProvider(shutdown_on_exit=False)
+    instrumentor = OtelRecordFunctionInstrumentor()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     instrumentor.instrument(tracer_provider=provider)
     request(provider)
@@ -403,7 +408,8 @@ def test_a_mock_as_exporter_stays_one(instrument: Callable[..., None]) -> None:
 def test_a_processor_that_is_added_later_gets_what_comes_then(
     exporting: Callable[..., Exporting], instrument: Callable[..., None]
 ) -> None:
-    where, later = exporting(), InMemorySpanExporter()
+    where = exporting()
+    later = InMemorySpanExporter()
     instrument(tracer_provider=where.provider)
     request(where.provider)
     assert where.provider.force_flush()
@@ -512,7 +518,8 @@ def test_it_says_that_all_was_flushed_only_where_it_was(flushed: bool | Exceptio
 def test_a_provider_that_was_shut_down_gets_nothing_more(
     exporting: Callable[..., Exporting], instrument: Callable[..., None]
 ) -> None:
-    where, instrumentor = exporting(), OtelRecordFunctionInstrumentor()
+    where = exporting()
+    instrumentor = OtelRecordFunctionInstrumentor()
     instrument(tracer_provider=where.provider)
     request(where.provider)
     where.provider.shutdown()

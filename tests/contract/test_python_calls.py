@@ -90,7 +90,8 @@ def test_what_was_on_the_stack_is_there_from_the_beginning(traced: Traced) -> No
     params=[5000, LIMITS["MAX_DEPTH"] + 1000] if sys.version_info >= (3, 11) else [5000]
 )
 def deep_recursion(request: pytest.FixtureRequest) -> Iterator[int]:
-    limit, most = sys.getrecursionlimit(), request.param
+    limit = sys.getrecursionlimit()
+    most = request.param
     sys.setrecursionlimit(most)
     yield most
     sys.setrecursionlimit(limit)
@@ -116,10 +117,8 @@ def test_recursion_to_a_high_limit_ends_or_counts_every_call(
     assert called > deep_recursion - 500
     assert len(calls) + recorder.counters().dropped - before == called
     assert not [row for row in calls if row.flags & EventFlag.PARTIAL]
-    [after], by_id = (
-        [row for row in rows if short(row) == "leaf"],
-        {row.event_id: row for row in rows},
-    )
+    [after] = [row for row in rows if short(row) == "leaf"]
+    by_id = {row.event_id: row for row in rows}
     assert short(by_id[after.parent]) == "program"
     check_laws(by_end(rows))
 
@@ -156,7 +155,8 @@ def test_coroutines_run_in_what_runs_them(traced: Traced) -> None:
         asyncio.run(parent())
 
     rows = traced.run(program)
-    to_sleep, in_sleep = Node("sleep", (Node("__sleep0"),)), Node("sleep", (Node("__sleep0"),))
+    to_sleep = Node("sleep", (Node("__sleep0"),))
+    in_sleep = Node("sleep", (Node("__sleep0"),))
     leaf_node = Node("leaf", (Node("<built-in function len>"),))
     assert [node.below for node in tree(rows, "child")] == [(to_sleep,)] * 2 + [
         (in_sleep, leaf_node)
@@ -187,9 +187,11 @@ def test_greenlets_that_switch_stacks(traced: Traced) -> None:
     def again() -> None:
         leaf()
 
-    first, second = greenlet(ping), greenlet(pong)
+    first = greenlet(ping)
+    second = greenlet(pong)
     rows = traced.run(lambda: (program(), again()))
-    names, by_id = [short(row) for row in rows], {row.event_id: row for row in rows}
+    names = [short(row) for row in rows]
+    by_id = {row.event_id: row for row in rows}
     assert (names.count("leaf"), names.count("ping"), names.count("pong")) == (7, 1, 1)
     assert {short(by_id[row.parent]) for row in rows if short(row) == "range"} == {"pong"}
     assert len(tree(rows, "again")) == 1
@@ -280,7 +282,9 @@ class CountsCalls(InMemorySink):
 
     def __init__(self, blocks: bool) -> None:
         super().__init__()
-        self.counted, self.written, self.may_go_on = 0, threading.Event(), threading.Event()
+        self.counted = 0
+        self.written = threading.Event()
+        self.may_go_on = threading.Event()
         if not blocks:
             self.may_go_on.set()
 
@@ -296,7 +300,8 @@ def counting(
     recorder: Recorder, request: pytest.FixtureRequest
 ) -> Iterator[tuple[Session, CountsCalls, Capture]]:
     """A capture of Python calls with small buffers."""
-    session, sink = Session(recorder), CountsCalls(request.param)
+    session = Session(recorder)
+    sink = CountsCalls(request.param)
     capture = Capture(WITH_CALLS, [sink], buffer_bytes=1 << 16)
     session.start(capture)
     yield session, sink, capture
@@ -345,15 +350,16 @@ def test_a_call_that_waits_to_be_read_while_tracing_ends_is_not_left_open(
     recorder: Recorder,
 ) -> None:
     """As another capture goes on, whose ranges in this thread would lie in it."""
-    session, sink = Session(recorder), CountsCalls(blocks=True)
-    is_partial, ends = (
-        Capture(Selected(), [], buffer_bytes=1 << 16),
-        Capture(WITH_CALLS, [sink], buffer_bytes=1 << 16),
-    )
+    session = Session(recorder)
+    sink = CountsCalls(blocks=True)
+    is_partial = Capture(Selected(), [], buffer_bytes=1 << 16)
+    ends = Capture(WITH_CALLS, [sink], buffer_bytes=1 << 16)
     session.start(is_partial)
     session.start(ends)
     assert sink.written.wait(PATIENCE_S)
-    stop, may_end, rounds = threading.Event(), threading.Event(), [0, -1]
+    stop = threading.Event()
+    may_end = threading.Event()
+    rounds = [0, -1]
 
     def program() -> None:
         while not stop.is_set():

@@ -278,7 +278,8 @@ def test_an_async_generator_takes_what_is_sent_and_thrown(
                 received = error
 
     async def main() -> None:
-        generator, error = echo(), KeyError("k")
+        generator = echo()
+        error = KeyError("k")
         assert await generator.__anext__() is None
         assert await generator.asend("a") == "a"
         assert await generator.athrow(error) is error

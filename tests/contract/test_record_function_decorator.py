@@ -123,7 +123,8 @@ def test_a_generator_takes_what_is_sent_and_thrown(
             except KeyError as error:
                 received = error
 
-    generator, error = echo(), KeyError("k")
+    generator = echo()
+    error = KeyError("k")
     assert next(generator) is None
     assert generator.send("a") == "a"
     assert generator.throw(error) is error

@@ -116,7 +116,8 @@ def test_the_forward_links_to_each_request_and_each_has_a_span_for_it(program: P
     assert batch_attributes(sent.forward) == {"size": 3}
     assert "recfn.step.number" not in attributes_of(sent.forward)
     for position, context in enumerate(contexts):
-        span, request = sent.of(context), span_in(context)
+        span = sent.of(context)
+        request = span_in(context)
         assert span.context.trace_id == request.get_span_context().trace_id
         assert span.context.trace_id != sent.forward.context.trace_id
         assert linked(span) == [sent.forward.context.span_id]
@@ -367,7 +368,8 @@ def test_the_parent_of_the_forward_gets_no_link(program: Program) -> None:
 
 
 def test_a_request_that_is_given_twice_has_one_span(program: Program) -> None:
-    first, second = request_context(program), request_context(program)
+    first = request_context(program)
+    second = request_context(program)
     with batch([first, second, span_in(first), first]):
         pass
     sent = Sent(program.spans())
@@ -456,14 +458,16 @@ def test_batches_at_once_in_tasks_and_threads(program: Program) -> None:
 
 def test_a_batch_in_a_batch(make_program: Callable[..., Program]) -> None:
     program = make_program(volume=Volume(100))
-    outer, inner = request_context(program), request_context(program)
+    outer = request_context(program)
+    inner = request_context(program)
     with batch([outer], "encode"):
         with program.record_function("embed"):
             pass
         with batch([inner, outer], "decode"), program.record_function("mm"):
             pass
     spans = program.spans()
-    encode, decode = Sent(spans, "encode"), Sent(spans, "decode")
+    encode = Sent(spans, "encode")
+    decode = Sent(spans, "decode")
     assert decode.forward.parent.span_id == encode.forward.context.span_id  # type: ignore[union-attr]
     tops = [unit_attributes(one.of(outer))["recfn.unit.top"] for one in (encode, decode)]
     assert [[text.partition(":")[0] for text in top] for top in tops] == [["embed"], ["mm"]]

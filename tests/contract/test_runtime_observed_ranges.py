@@ -87,7 +87,8 @@ def test_a_forked_child_may_add_and_remove_although_another_thread_was_about_to(
     notes: Notes,
 ) -> None:
 
-    held, done = threading.Event(), threading.Event()
+    held = threading.Event()
+    done = threading.Event()
 
     def hold() -> None:
         with registry._lock:  # noqa: SLF001 - a thread holds it for a moment, which a test can't meet

@@ -221,7 +221,8 @@ def test_tasks_that_take_turns_on_a_thread_never_see_each_others_state(
     runtime: Recorder, steps: list[Step]
 ) -> None:
     async def one(number: int, turns: list[asyncio.Event], done: asyncio.Event) -> None:
-        model, own = Model(), [step for task, step in steps if task == number]
+        model = Model()
+        own = [step for task, step in steps if task == number]
         for step in own:
             await turns[number].wait()
             turns[number].clear()
@@ -229,7 +230,8 @@ def test_tasks_that_take_turns_on_a_thread_never_see_each_others_state(
             done.set()
 
     async def main() -> None:
-        turns, done = [asyncio.Event() for _ in range(3)], asyncio.Event()
+        turns = [asyncio.Event() for _ in range(3)]
+        done = asyncio.Event()
         tasks = [asyncio.create_task(propagate(one(number, turns, done))) for number in range(3)]
         for number, _ in steps:
             turns[number].set()

@@ -310,7 +310,8 @@ def test_after_the_end_accessors_say_nothing_useful_and_hold_nothing() -> None:
 
 
 def test_handles_are_unique_where_ids_are_needed() -> None:
-    seen, known = observe(lambda fn: fn.handle()), []
+    seen = observe(lambda fn: fn.handle())
+    known = []
     for _ in range(100):
         with RecordFunction() as range_:
             known.append(range_.handle())
@@ -369,7 +370,8 @@ def test_a_range_that_another_thread_ends_is_asynchronous_in_its_end_callback(
     add_global_callback(
         RecordFunctionCallback(None, lambda fn, context: seen.append(fn.is_async()))
     )
-    here, elsewhere = RecordFunction(), RecordFunction()
+    here = RecordFunction()
+    elsewhere = RecordFunction()
     here.before("here")
     here.end()
     elsewhere.before("elsewhere")

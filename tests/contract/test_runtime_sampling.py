@@ -57,7 +57,8 @@ def test_the_rate_over_many_calls_is_within_five_standard_deviations(
 
 def test_two_sampled_callbacks_are_sampled_apart() -> None:
     set_record_function_seed_for_testing(3)
-    often, seldom = add_global_callback(sampled(0.5)), add_global_callback(sampled(0.05))
+    often = add_global_callback(sampled(0.5))
+    seldom = add_global_callback(sampled(0.05))
     runs = {often: 0, seldom: 0}
     both = 0
     for _ in range(20_000):

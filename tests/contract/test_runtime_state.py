@@ -102,7 +102,8 @@ def test_a_callback_that_failed_is_not_installed_again() -> None:
 def test_the_set_of_callbacks_under_concurrent_changes(
     runtime: Recorder, scripts: list[list[str]]
 ) -> None:
-    started, stop = threading.Barrier(len(scripts) + 1, timeout=PATIENCE_S), threading.Event()
+    started = threading.Barrier(len(scripts) + 1, timeout=PATIENCE_S)
+    stop = threading.Event()
     starts: dict[int, int] = {}
     kept: list[dict[int, bool]] = [{} for _ in scripts]
     broken: list[str] = []

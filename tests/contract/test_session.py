@@ -69,12 +69,14 @@ def test_captures_have_scopes_of_their_own(recorder: Recorder, session: Session)
 def test_a_range_that_is_open_when_a_capture_ends_is_partial_there_and_whole_elsewhere(
     recorder: Recorder, session: Session
 ) -> None:
-    lasting, ending = Running(session, Selected()), Running(session, Selected())
+    lasting = Running(session, Selected())
+    ending = Running(session, Selected())
     event_id = source_calls.begin("open", USER, EventSource.RECORD_FUNCTION)
     ending.stop()
     source_calls.end(event_id)
     lasting.stop()
-    (partial,), (whole,) = ending.sink.events(), lasting.sink.events()
+    (partial,) = ending.sink.events()
+    (whole,) = lasting.sink.events()
     assert (partial.event_id, whole.event_id) == (event_id, event_id)
     assert partial.flags & EventFlag.PARTIAL
     assert not whole.flags & EventFlag.PARTIAL
@@ -95,7 +97,8 @@ def test_a_range_that_was_open_when_a_capture_began_is_not_in_it(
 
 
 def test_flush_shows_what_has_ended(recorder: Recorder, session: Session) -> None:
-    running, other = Running(session, Selected()), Running(session, Selected())
+    running = Running(session, Selected())
+    other = Running(session, Selected())
     ranges(recorder, "one")
     assert session.flush(running.capture, PATIENCE_S)
     assert running.names() == ["one"]
@@ -106,8 +109,10 @@ def test_flush_shows_what_has_ended(recorder: Recorder, session: Session) -> Non
 def test_what_one_capture_has_no_memory_for_is_counted_and_the_others_have_it(
     recorder: Recorder, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = Running(session, Selected()), Running(session, Selected())
-    view, left = Selection.view, [MemoryError()]
+    first = Running(session, Selected())
+    second = Running(session, Selected())
+    view = Selection.view
+    left = [MemoryError()]
 
     def failing_once(*arguments: Any, **keywords: Any) -> Batch:
         if left:
@@ -163,11 +168,9 @@ class Slow(InMemorySink):
 
     def __init__(self) -> None:
         super().__init__()
-        self.writing, self.go_on, self.closed = (
-            threading.Event(),
-            threading.Event(),
-            threading.Event(),
-        )
+        self.writing = threading.Event()
+        self.go_on = threading.Event()
+        self.closed = threading.Event()
         self.closed_within_a_write = False
         self._writes = 0
 
@@ -216,7 +219,8 @@ class Asking(InMemorySink):
 
     def __init__(self, look: Callable[[], bool]) -> None:
         super().__init__()
-        self.look, self.found = look, threading.Event()
+        self.look = look
+        self.found = threading.Event()
 
     def flush(self, timeout_s: float) -> bool:
         looking = threading.Thread(target=lambda: self.look() and self.found.set())

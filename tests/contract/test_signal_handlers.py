@@ -46,7 +46,8 @@ def session(recorder: Recorder) -> Iterator[Session]:
 @pytest.fixture
 def in_next_drain(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Interrupt]:
     """Has a signal handler call that in the middle of the next drain of this thread."""
-    before, drain = signal.getsignal(signal.SIGUSR1), recorder.drain
+    before = signal.getsignal(signal.SIGUSR1)
+    drain = recorder.drain
 
     def interrupt(call: Callable[[], object]) -> None:
         left = [signal.SIGUSR1]
@@ -85,7 +86,8 @@ def test_a_handler_is_refused_what_it_calls_in_the_middle_of_another_call(
     called: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    running, answers = started(session), list[object]()
+    running = started(session)
+    answers = list[object]()
 
     def call() -> None:
         try:
@@ -114,7 +116,8 @@ def test_a_handler_is_refused_what_it_calls_in_the_middle_of_another_call(
 def test_what_a_handler_records_there_is_recorded(
     recorder: Recorder, session: Session, in_next_drain: Interrupt, interrupted: str
 ) -> None:
-    first, second = started(session), started(session)
+    first = started(session)
+    second = started(session)
 
     def record() -> None:
         with record_function("in the handler"):
@@ -149,7 +152,8 @@ def test_a_stop_that_a_handler_interrupts_as_it_begins_can_be_called_again(
     # The handler has to come as a stop begins, before it waits for anything: no step that is
     # public runs then.
     draining = session._draining  # noqa: SLF001
-    running, close_ended = started(session), draining.close_ended
+    running = started(session)
+    close_ended = draining.close_ended
 
     def interrupted() -> None:
         if threading.current_thread() is not threading.main_thread():  # the one that drains
@@ -198,7 +202,8 @@ def strike() -> Iterator[Strike]:
 
     Returns whether the call was over before.
     """
-    handler, profile_function = signal.getsignal(signal.SIGUSR1), sys.getprofile()
+    handler = signal.getsignal(signal.SIGUSR1)
+    profile_function = sys.getprofile()
 
     def handle(*_: object) -> None:
         raise Struck

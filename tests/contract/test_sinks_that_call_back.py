@@ -103,7 +103,8 @@ def drain_threads() -> set[threading.Thread]:
 def test_captures_that_several_threads_start_and_stop_at_once_leave_nothing_behind(
     recorder: Recorder, session: Session
 ) -> None:
-    before, missing = drain_threads(), list[list[str]]()
+    before = drain_threads()
+    missing = list[list[str]]()
 
     def come_and_go() -> None:
         for _ in range(30):

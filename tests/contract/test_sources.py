@@ -21,7 +21,8 @@ from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.session import Session
 from otel_recfn.sources.protocol import Source, Wanted
 
-FUNCTION, USER = 1 << RecordScope.FUNCTION, 1 << RecordScope.USER_SCOPE
+FUNCTION = 1 << RecordScope.FUNCTION
+USER = 1 << RecordScope.USER_SCOPE
 WITH_MODULES = RECORD_FUNCTIONS | {EventSource.MODULE}
 
 
@@ -141,7 +142,8 @@ def test_a_source_is_notified_when_the_captures_together_want_something_else(
 def test_one_that_needs_a_module_waits_for_its_import(
     recorder: Recorder, session_of: Sessions, late_module: str
 ) -> None:
-    waits, ready = Ticks(recorder, "waits", late_module), Ticks(recorder, "ready")
+    waits = Ticks(recorder, "waits", late_module)
+    ready = Ticks(recorder, "ready")
     session = session_of(waits, ready)
     gone = Running(session, Selected(sources=WITH_MODULES)).stop()
     running = Running(session, Selected(sources=WITH_MODULES))
@@ -158,7 +160,8 @@ def test_one_that_needs_a_module_waits_for_its_import(
 def test_one_that_fails_is_disabled_and_told_once_and_the_others_go_on(
     recorder: Recorder, session_of: Sessions, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
-    broken, other = Broken(recorder, "broken"), Ticks(recorder, "other")
+    broken = Broken(recorder, "broken")
+    other = Ticks(recorder, "other")
     session = session_of(broken, other)
     broken.fails_in = method
     for _ in range(2):
@@ -174,7 +177,8 @@ def test_one_that_fails_is_disabled_and_told_once_and_the_others_go_on(
 def test_nobody_who_forks_waits_while_one_is_prepared(
     recorder: Recorder, session_of: Sessions
 ) -> None:
-    preparing, go_on = threading.Event(), threading.Event()
+    preparing = threading.Event()
+    go_on = threading.Event()
 
     class Slow(Ticks):
         def prepare(self) -> bool:

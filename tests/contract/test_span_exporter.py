@@ -32,7 +32,8 @@ class Exported:
     """
 
     def __init__(self, server: OtlpServer) -> None:
-        self.server, self.instrumentor = server, OtelRecordFunctionInstrumentor()
+        self.server = server
+        self.instrumentor = OtelRecordFunctionInstrumentor()
 
     def instrument(self, **settings: Any) -> None:
         self.instrumentor.instrument(span_exporter="otlp-http", roots_per_second=None, **settings)

@@ -53,7 +53,8 @@ def test_a_step_is_a_range_with_a_number(recorder: Recorder, alone: Running) -> 
 
 
 def test_steps_without_a_number_are_counted_by_name(alone: Running) -> None:
-    first, second = f"first {time.time_ns()}", f"second {time.time_ns()}"
+    first = f"first {time.time_ns()}"
+    second = f"second {time.time_ns()}"
     for name in (first, first, second, first):
         with step(name):
             pass
@@ -199,7 +200,8 @@ def test_a_step_in_a_launcher_that_is_not_sampled_has_no_spans(
 def test_steps_that_are_open_at_the_end_have_their_spans(
     program: Program, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outer, inner = program.step("epoch", 1), program.step("train", 0)
+    outer = program.step("epoch", 1)
+    inner = program.step("train", 0)
     for one in (outer, inner):
         one.__enter__()
     with program.record_function("mm"):

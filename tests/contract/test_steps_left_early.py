@@ -138,7 +138,8 @@ def test_closed_within_a_span_that_was_opened_since(program: Program) -> None:
 
 def test_streams_that_are_closed_in_the_order_in_which_they_began(program: Program) -> None:
     with program.tracer.start_as_current_span("request") as request:
-        first, second = stream(program, "first"), stream(program, "second")
+        first = stream(program, "first")
+        second = stream(program, "second")
         next(first), next(second)
         first.close()
         assert (

@@ -97,7 +97,8 @@ class Program:
         self.spans: list[Began] = []
 
     def begin(self, task: Task, *, is_async: bool = False) -> None:
-        parent, around = task.latest(), task.innermost_range()
+        parent = task.latest()
+        around = task.innermost_range()
 
         def run() -> int:
             event_id = self.capture.begin("range", int(ASYNC) if is_async else 0)

@@ -40,7 +40,8 @@ def nest(capture: Capture, rounds: int, begun: list[int]) -> None:
 
 @pytest.mark.parametrize("buffer_bytes", [8 << 20, 8192], ids=["all fits", "much is dropped"])
 def test_eight_threads_hammer_while_another_drains(recorder: Recorder, buffer_bytes: int) -> None:
-    capture, done = Capture(recorder, buffer_bytes), threading.Event()
+    capture = Capture(recorder, buffer_bytes)
+    done = threading.Event()
     begun: list[list[int]] = [[] for _ in range(8)]
 
     def drain() -> None:
@@ -53,7 +54,8 @@ def test_eight_threads_hammer_while_another_drains(recorder: Recorder, buffer_by
     done.set()
     drainer.join(PATIENCE_S)
     capture.finish()
-    rows, attempts = capture.rows(), [event_id for ids in begun for event_id in ids]
+    rows = capture.rows()
+    attempts = [event_id for ids in begun for event_id in ids]
     assert {row.event_id for row in rows} == {event_id for event_id in attempts if event_id}
     assert not any(row.flags for row in rows)
     check_laws(rows, capture.opened())
@@ -67,7 +69,9 @@ def test_eight_threads_hammer_while_another_drains(recorder: Recorder, buffer_by
 
 def test_ranges_travel_between_threads_while_another_drains(recorder: Recorder) -> None:
     """Each thread begins ranges and hands them to the next one, which ends them."""
-    capture, done, count = Capture(recorder), threading.Event(), 4
+    capture = Capture(recorder)
+    done = threading.Event()
+    count = 4
     mailboxes: list[list[int]] = [[] for _ in range(count)]
     begun: list[int] = []
 

@@ -72,11 +72,9 @@ class Blocked:
     """A thread that waits from before tracing begins until it is told to go on."""
 
     def __init__(self) -> None:
-        self._at_rest, self._go_on, self.done = (
-            threading.Event(),
-            threading.Lock(),
-            threading.Event(),
-        )
+        self._at_rest = threading.Event()
+        self._go_on = threading.Lock()
+        self.done = threading.Event()
         self._go_on.acquire()
         self._thread = threading.Thread(target=self.runs, name="blocked")
 
@@ -160,7 +158,8 @@ def test_a_thread_that_is_blocked_at_the_start_goes_on_in_its_stack(
     check_stack(calls[:5])
     [moment] = [row for row in rows if short(row) == "marked"]
     assert all(call.start_ns <= moment.start_ns <= call.end_ns for call in calls[:5])
-    waits, [later] = calls[4], [call for call in calls if short(call) == "leaf"]
+    waits = calls[4]
+    [later] = [call for call in calls if short(call) == "leaf"]
     assert later.parent == calls[3].event_id
     assert waits.end_ns <= later.start_ns
     assert not waits.flags & EventFlag.PARTIAL
@@ -177,7 +176,8 @@ class Waiting:
     """A thread that calls C functions, and then waits in one until it is let go."""
 
     def __init__(self) -> None:
-        self._gate, self._waits = threading.Lock(), threading.Event()
+        self._gate = threading.Lock()
+        self._waits = threading.Event()
         self._gate.acquire()
         self._thread = threading.Thread(target=self._program)
 

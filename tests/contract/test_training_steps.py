@@ -42,7 +42,8 @@ CALL, EVALUATION = [
     Range("nn.Module: Net_0", EventSource.MODULE, flags=flags)
     for flags in (0, EventFlag.EVALUATION)
 ]
-OPTIMIZER, ZERO_GRAD = Range("Optimizer.step#SGD.step"), Range("Optimizer.zero_grad#SGD.zero_grad")
+OPTIMIZER = Range("Optimizer.step#SGD.step")
+ZERO_GRAD = Range("Optimizer.zero_grad#SGD.zero_grad")
 
 
 def block(
@@ -163,10 +164,8 @@ class TestBoundaries:
         traces = program.run(*iteration, *iteration, EVALUATION, drains_each=drains_each)
         program.end()
         assert [step.number for step in program.steps] == [0, 1]
-        calls, optimizers = (
-            [traces[place] for place in (0, 7)],
-            [traces[place] for place in (5, 12)],
-        )
+        calls = [traces[place] for place in (0, 7)]
+        optimizers = [traces[place] for place in (5, 12)]
         for step, call, optimizer in zip(program.steps, calls, optimizers, strict=True):
             assert program.traces.find(step.last) is optimizer
             assert call is not None
@@ -212,7 +211,8 @@ class TestBoundaries:
         assert grouping(traces) == "aaaabcccddeeeefgg"
         program.end()
         named = [(trace.name, trace.number) for trace in program.finished]
-        call, unfinished = ("module call: Net_0", -1), (TRAINING, -1)
+        call = ("module call: Net_0", -1)
+        unfinished = (TRAINING, -1)
         assert named == [(TRAINING, 0), unfinished, call, call, (TRAINING, 1), unfinished, call]
 
     def test_evaluation_in_a_block_is_no_part_of_a_step(

@@ -43,11 +43,9 @@ class SampledAlone:
     """A session whose only capture wants what becomes a span."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.recorder, self.session, self.range = (
-            recorder,
-            Session(recorder),
-            record_function,
-        )
+        self.recorder = recorder
+        self.session = Session(recorder)
+        self.range = record_function
         self._before = recorder.counters()
         self.start()
 
@@ -198,7 +196,8 @@ class _by_object:
     """The event id of a ``record_function`` is what the task is in."""
 
     def __init__(self, alone: SampledAlone, name: str) -> None:
-        self._recorder, self._range = alone.recorder, alone.range(name)
+        self._recorder = alone.recorder
+        self._range = alone.range(name)
 
     def __enter__(self) -> int:
         before = _native.ranges_after(None)

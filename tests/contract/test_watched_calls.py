@@ -115,7 +115,9 @@ def test_several_functions_are_watched_each_by_its_own(watched: Watched) -> None
         def __call__(self, value: Any) -> Any:
             return value
 
-    others, one, other = Watched(), Base(), Other()
+    others = Watched()
+    one = Base()
+    other = Other()
     native.watch_calls((Other.__call__,), others.enter, others.leave)
     assert one(other) is one  # which calls the other one
     assert (watched.notes, others.notes) == (
@@ -135,7 +137,8 @@ def test_nothing_is_kept(watched: Watched) -> None:
 
     alive = []
     for fails in (False, True):
-        big, one = Big(), Base()
+        big = Big()
+        one = Base()
         alive += [weakref.ref(big), weakref.ref(one)]
         with contextlib.suppress(ValueError):
             one(ValueError() if fails else 1, big)

@@ -62,7 +62,9 @@ def make_batch(rows: Sequence[dict[str, Any]], opened: Sequence[dict[str, Any]] 
     within the batch leads to. ``opened`` are the fields of Opened, with Track and SpanContextRef as
     values.
     """
-    names, tracks, contexts = _Table(""), _Table(), _Table(NO_CONTEXT)
+    names = _Table("")
+    tracks = _Table()
+    contexts = _Table(NO_CONTEXT)
     full = _with_roots([_with_defaults(row, number) for number, row in enumerate(rows)])
     for row in full:
         for column in TEXT_COLUMNS:

@@ -35,7 +35,8 @@ class Traced:
     """A session whose capture sees Python calls while a program runs."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self._recorder, self._session = recorder, Session(recorder)
+        self._recorder = recorder
+        self._session = Session(recorder)
 
     def run(self, program: Callable[[], Any], calls: PythonCalls = ALL_CALLS) -> list[Event]:
         """The rows."""

@@ -38,7 +38,8 @@ class Page:
     """
 
     def __init__(self, asks: int, answers: int) -> None:
-        self._asks, self._answers = os.fdopen(asks, "wb", 0), os.fdopen(answers, "rb")
+        self._asks = os.fdopen(asks, "wb", 0)
+        self._answers = os.fdopen(answers, "rb")
         self._number, self._session = 0, ""
         self.complaints: list[str] = []
         """What the console was told of errors, and requests to a network."""

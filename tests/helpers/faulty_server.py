@@ -36,7 +36,8 @@ class Answers:
     """What a server does, one after the other and then always, and what it got."""
 
     def __init__(self, acts: Sequence[Act] = (), then: Act | None = None) -> None:
-        self._acts, self._then = list(acts), then or take
+        self._acts = list(acts)
+        self._then = then or take
         self.lock = threading.Lock()
         self.released = threading.Event()
         """Who hangs goes on."""

@@ -38,11 +38,9 @@ def a_training_loop() -> None:
 
 
 def a_generation() -> None:
-    layer, head, known = (
-        nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True),
-        nn.Linear(256, 1000),
-        nn.Embedding(1000, 256),
-    )
+    layer = nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)
+    head = nn.Linear(256, 1000)
+    known = nn.Embedding(1000, 256)
     tokens = torch.zeros(8, 20, dtype=torch.long)
     with torch.inference_mode():
         for _ in range(10):

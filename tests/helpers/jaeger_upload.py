@@ -92,7 +92,8 @@ def _is_id(length: int) -> Any:
     )
 
 
-COUNT, UINT64 = _is_number(0, (1 << 32) - 1), _is_number(0, (1 << 64) - 1)
+COUNT = _is_number(0, (1 << 32) - 1)
+UINT64 = _is_number(0, (1 << 64) - 1)
 VALUE: dict[str, Any] = {
     "stringValue": _is_text,
     "boolValue": _is_flag,

@@ -49,7 +49,9 @@ class OtlpServer:
     """
 
     def __init__(self, protocol: str, mode: str = "ok") -> None:
-        self.protocol, self._mode, self._open = protocol, mode, ExitStack()
+        self.protocol = protocol
+        self._mode = mode
+        self._open = ExitStack()
         error = ERRORS[protocol]
         self.answers = Answers(then={"error": error, "hang": released(error)}.get(mode, take))
 

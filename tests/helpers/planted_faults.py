@@ -60,7 +60,8 @@ def waiting_in_a_module() -> None:
 
 
 def the_gil_is_taken() -> None:
-    done, turns = threading.Event(), [0]
+    done = threading.Event()
+    turns = [0]
     model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(16)])
 
     def spin() -> None:

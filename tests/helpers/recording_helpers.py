@@ -29,7 +29,8 @@ from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES, ContextReading, Rec
 
 T = TypeVar("T")
 
-USER, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.RECORD_FUNCTION)
+USER = int(RecordScope.USER_SCOPE)
+SOURCE = int(EventSource.RECORD_FUNCTION)
 ASYNC, CROSSING, ERROR, PARTIAL = (
     EventFlag.ASYNC,
     EventFlag.CROSSING,
@@ -37,7 +38,8 @@ ASYNC, CROSSING, ERROR, PARTIAL = (
     EventFlag.PARTIAL,
 )
 
-FIRST_HANDLE, FIRST_EVENT_ID = 1 << 39, make_event_id(1, 1)
+FIRST_HANDLE = 1 << 39
+FIRST_EVENT_ID = make_event_id(1, 1)
 
 KIB = 1024
 LIMITS = {

@@ -74,10 +74,8 @@ class RenamedBuilds:
         """
         script = self._folder / f"links{number}"
         aliases = shlex.join([_alias(name, f"{name}_{number}") for name in self._entries])
-        compiler, compiled = (
-            shlex.join(observer_build.find_compiler()),
-            shlex.quote(str(self._folder / "all.o")),
-        )
+        compiler = shlex.join(observer_build.find_compiler())
+        compiled = shlex.quote(str(self._folder / "all.o"))
         script.write_text(
             "#!/bin/sh\nfor argument; do\n  shift\n"
             f'  case $argument in *.cpp) argument={compiled};; esac\n  set -- "$@"'

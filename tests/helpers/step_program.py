@@ -40,12 +40,11 @@ class Program:
         provider: Mapping[str, Any] | None = None,
         **spans: Any,
     ) -> None:
-        self.recorder, self.session = recorder, Session(recorder)
+        self.recorder = recorder
+        self.session = Session(recorder)
         self.step, self.record_function = step, record_function
-        self.provider, self.exporter = (
-            TracerProvider(sampler=sampler, shutdown_on_exit=False, **(provider or {})),
-            InMemorySpanExporter(),
-        )
+        self.provider = TracerProvider(sampler=sampler, shutdown_on_exit=False, **(provider or {}))
+        self.exporter = InMemorySpanExporter()
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.tracer = self.provider.get_tracer("program")
         self.rows = InMemorySink()

@@ -20,7 +20,8 @@ class Block(nn.Module):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.before_attention, self.before_network = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.before_attention = nn.LayerNorm(WIDTH)
+        self.before_network = nn.LayerNorm(WIDTH)
         self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
         self.network = nn.Sequential(
             nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
@@ -37,8 +38,10 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.block, self.head = Block(), nn.Linear(WIDTH, VOCABULARY)
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.positions = nn.Embedding(LENGTH, WIDTH)
+        self.block = Block()
+        self.head = nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, tokens: Any) -> Any:
         return self.head(self.block(self.tokens(tokens) + self.positions(torch.arange(LENGTH))))
@@ -113,7 +116,8 @@ class Reentrant(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, x: Any, work: Callable[[], object]) -> Any:
         with torch.enable_grad():
-            ctx.given, ctx.work = x.detach().requires_grad_() - 1, work
+            ctx.given = x.detach().requires_grad_() - 1
+            ctx.work = work
         return ctx.given.detach()
 
     @staticmethod

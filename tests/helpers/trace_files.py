@@ -57,7 +57,8 @@ def _read(path: Path) -> Any:
 
 
 def _as_far_as_it_goes(path: Path) -> str:
-    content, text = path.read_bytes(), b""
+    content = path.read_bytes()
+    text = b""
     if path.suffix != ".gz":
         return content.decode(errors="ignore")
     while content:

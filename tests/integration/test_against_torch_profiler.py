@@ -97,7 +97,8 @@ def _ours(events: list[Event]) -> Threads:
         positions[event.event_id] = len(ranges)
         place = (event.thread_id != event.end_thread.thread_id, positions[known_parent(event)])
         ids = (event.sequence_nr, event.forward_thread_id if event.sequence_nr >= 0 else 0)
-        shapes, dtypes = json.loads(event.shapes or "[]"), json.loads(event.dtypes or "[]")
+        shapes = json.loads(event.shapes or "[]")
+        dtypes = json.loads(event.dtypes or "[]")
         ranges.append(Seen(event.name, event.scope, *ids, *place, shapes, dtypes))
     return threads
 
@@ -116,7 +117,8 @@ def _theirs(results: Any) -> Threads:
             event.start_thread_id() != event.end_thread_id(),
             positions[parents[event.correlation_id()]],
         )
-        shapes, dtypes = shapes_of(event), _dtypes(event.dtypes())
+        shapes = shapes_of(event)
+        dtypes = _dtypes(event.dtypes())
         thread.append(Seen(event.name(), event.scope(), *ids, *place, shapes, dtypes))
     return threads
 

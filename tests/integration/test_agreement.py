@@ -169,7 +169,8 @@ def test_in_a_span_of_the_user(instrument: Callable[..., Any], exported: Exporte
             training.step()
 
     run_together(*(lambda work=work: serve(*work) for work in works))
-    events, spans = ours.finish(), exported.spans()
+    events = ours.finish()
+    spans = exported.spans()
     everything = exported.exporter.get_finished_spans()
     requests = {
         span.context.span_id: span for span in everything if span.name.startswith("request")
@@ -178,7 +179,8 @@ def test_in_a_span_of_the_user(instrument: Callable[..., Any], exported: Exporte
     inside = [event for event in events if event.context.span_id]
     assert len(inside) > 400
     for event in inside:
-        span, request = spans[event.event_id], requests[event.context.span_id]
+        span = spans[event.event_id]
+        request = requests[event.context.span_id]
         assert span.context.span_id == span_id(event.event_id)
         assert span.parent.span_id == (
             span_id(event.parent) if event.parent else request.context.span_id
@@ -201,7 +203,8 @@ def test_backward_links_to_forward(instrument: Callable[..., Any], exported: Exp
     ours = instrument(tracer_provider=exported.provider, span_budget=None)
     with exported.tracer.start_as_current_span("the user's"):
         Training().step()
-    events, spans = ours.finish(), exported.spans()
+    events = ours.finish()
+    spans = exported.spans()
     by_span = {span.context.span_id: event_id for event_id, span in spans.items()}
     by_id = {event.event_id: event for event in events}
     linked = 0
@@ -224,7 +227,8 @@ def test_backward_links_to_forward(instrument: Callable[..., Any], exported: Exp
 
 
 def test_a_parent_that_is_not_sampled(instrument: Callable[..., Any], tmp_path: Path) -> None:
-    exported, path = Exported(sampler=ALWAYS_OFF), tmp_path / "trace.json.gz"
+    exported = Exported(sampler=ALWAYS_OFF)
+    path = tmp_path / "trace.json.gz"
     ours = instrument(tracer_provider=exported.provider, span_budget=None, chrome_trace=path)
     ours.forget()
     with exported.tracer.start_as_current_span("not sampled"):

@@ -27,7 +27,8 @@ class Checkpointed(nn.Module):  # type: ignore[misc, name-defined]
 
     def __init__(self, reentrant: bool) -> None:
         super().__init__()
-        self.inner, self.reentrant = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), reentrant
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+        self.reentrant = reentrant
 
     def forward(self, x: Any) -> Any:
         return checkpoint(self.inner, x, use_reentrant=self.reentrant)
@@ -41,7 +42,8 @@ def lines(
     model: Any, run: Callable[[Callable[[], None]], None] = lambda step: step(), steps: int = 2
 ) -> dict[str, CallPath]:
     """Of some training steps, each line by its path."""
-    optimizer, x = torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(2, 4, requires_grad=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.ones(2, 4, requires_grad=True)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -102,7 +104,8 @@ def test_a_compiled_module_has_its_backward(forget_what_was_compiled: None) -> N
 
 
 def test_what_an_optimizers_closure_does_is_beside_its_step() -> None:
-    model, x = network(), torch.ones(2, 4)
+    model = network()
+    x = torch.ones(2, 4)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
 
     def closure() -> Any:

@@ -169,7 +169,8 @@ def test_a_thread(served: Served) -> None:
 
 def test_a_thread_whose_model_fails(served: Served) -> None:
     defined = served.run(THREAD)
-    waiting, failed = defined["queue"].Queue(), Future[Any]()
+    waiting = defined["queue"].Queue()
+    failed = Future[Any]()
     with served.request():
         waiting.put((torch.ones(1, 5), get_current(), failed))
     threading.Thread(target=defined["compute"], args=(waiting,), daemon=True).start()

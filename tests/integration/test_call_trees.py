@@ -27,10 +27,8 @@ CALLS, LAYERS, WIDTH = 20, 3, 256
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.attention, self.mlp = (
-            nn.Linear(WIDTH, WIDTH),
-            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH)),
-        )
+        self.attention = nn.Linear(WIDTH, WIDTH)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.mlp(self.attention(x))
@@ -75,7 +73,8 @@ def program() -> Iterator[Program]:
 
 
 def generation() -> Callable[[], None]:
-    model, x = Model().eval(), torch.ones(64, WIDTH)
+    model = Model().eval()
+    x = torch.ones(64, WIDTH)
 
     def write() -> None:
         with torch.no_grad():
@@ -143,7 +142,8 @@ def test_all_of_a_request_is_told_once(program: Program, fails: bool) -> None:
 
 def test_the_span_seen_first_names_what_took_most(program: Program) -> None:
     functions = [torch.sin, torch.cos, torch.tan, torch.exp, torch.sqrt, torch.abs]
-    large, small = torch.ones(300, 300), torch.ones(4)
+    large = torch.ones(300, 300)
+    small = torch.ones(4)
 
     def work() -> None:
         for number in range(400):  # so many paths that some are left out
@@ -162,7 +162,8 @@ def test_the_span_seen_first_names_what_took_most(program: Program) -> None:
 
 
 def test_a_backward_node_is_one_span_with_the_range_around_it(program: Program) -> None:
-    model, x = nn.Linear(64, 64), torch.ones(20_000, 64)
+    model = nn.Linear(64, 64)
+    x = torch.ones(20_000, 64)
 
     def train() -> None:
         model(x).pow(2).mean().backward()
@@ -191,7 +192,8 @@ def test_a_backward_node_is_one_span_with_the_range_around_it(program: Program) 
 
 
 def test_with_the_names_of_torch_there_are_both(program: Program) -> None:
-    model, x = nn.Linear(64, 64), torch.ones(20_000, 64)
+    model = nn.Linear(64, 64)
+    x = torch.ones(20_000, 64)
     spans = program.requests(2, lambda: model(x).pow(2).mean().backward(), span_names="torch")
     names = {span.name for span in spans}
     assert {"autograd::engine::evaluate_function: PowBackward0", "PowBackward0"} <= names

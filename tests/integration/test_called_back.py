@@ -34,8 +34,10 @@ class Program:
 
     def __init__(self, what: str, where: str) -> None:
         self.instrumentor = OtelRecordFunctionInstrumentor()
-        self._call, self._where = getattr(self, what), where
-        self.called, self.over = threading.Event(), threading.Event()
+        self._call = getattr(self, what)
+        self._where = where
+        self.called = threading.Event()
+        self.over = threading.Event()
         self.outcome: Any = None
         self.took_s = -1.0
         self.before_call: Callable[[], object] = lambda: None

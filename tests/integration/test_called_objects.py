@@ -148,7 +148,9 @@ def test_parameters_of_other_classes_are_left_out() -> None:
 
 
 def test_a_profile_has_those_of_its_own_run() -> None:
-    before, inside, after = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    before = torch.nn.Linear(3, 2)
+    inside = torch.nn.Linear(3, 2)
+    after = torch.nn.Linear(3, 2)
     batch = torch.ones(4, 3)
     with profile(python_calls=True) as outer:
         before(batch)

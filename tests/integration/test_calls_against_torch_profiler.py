@@ -41,11 +41,9 @@ class Dense(torch.nn.Linear):  # type: ignore[misc,unused-ignore]
 class Network(torch.nn.Module):  # type: ignore[misc,unused-ignore]
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm, self.last = (
-            Dense(4, 4),
-            torch.nn.LayerNorm(4),
-            Dense(4, 2),
-        )
+        self.first = Dense(4, 4)
+        self.norm = torch.nn.LayerNorm(4)
+        self.last = Dense(4, 2)
 
     def forward(self, batch: Any) -> Any:
         return self.last(self.norm(torch.relu(self.first(batch))))
@@ -89,10 +87,8 @@ def test_the_same_calls_as_torch_profiler(tmp_path: Path, modules: str) -> None:
         training.train()
     theirs.export_chrome_trace(str(tmp_path / "theirs.json"))
     ours.export_chrome_trace(tmp_path / "ours.json")
-    expected, found = (
-        calls_of_training(tmp_path / "theirs.json"),
-        calls_of_training(tmp_path / "ours.json"),
-    )
+    expected = calls_of_training(tmp_path / "theirs.json")
+    found = calls_of_training(tmp_path / "ours.json")
     assert expected.total() > 500
     assert found == expected
 
@@ -136,7 +132,8 @@ def sites_of_training(events: list[Any]) -> Counter[tuple[str, ...]]:
     }
     counts: Counter[tuple[str, ...]] = Counter()
     for event in events:
-        above, caller = [], event if event.event_id in calls else None
+        above = []
+        caller = event if event.event_id in calls else None
         while caller is not None:
             above.append(comparable(caller.name))
             caller = by_id.get(caller.caller)

@@ -87,7 +87,8 @@ def end_attributes(event: Event) -> dict[str, Any]:
 
 def path(event: Event, events: list[Event]) -> list[str]:
     """The names of what it lies in, outermost first, and its own."""
-    by_id, names = {each.event_id: each for each in events}, [event.name]
+    by_id = {each.event_id: each for each in events}
+    names = [event.name]
     while (around := by_id.get(event.parent)) is not None:
         names.insert(0, around.name)
         event = around
@@ -182,11 +183,10 @@ def test_as_many_as_dynamo_counts(instrument: Callable[..., Any]) -> None:
     def frames() -> Counter[int]:
         return Counter(convert_frame.FRAME_COMPILE_COUNTER)
 
-    before, seen = frames(), instrument()
-    run, other = (
-        torch.compile(add, backend=eager, dynamic=False),
-        torch.compile(breaks, backend=eager, dynamic=False),
-    )
+    before = frames()
+    seen = instrument()
+    run = torch.compile(add, backend=eager, dynamic=False)
+    other = torch.compile(breaks, backend=eager, dynamic=False)
     for size in (2, 3, 3, 4):
         run(torch.ones(size))
         other(torch.ones(size))
@@ -393,7 +393,8 @@ def test_in_several_threads(instrument: Callable[..., Any]) -> None:
         with record_function(f"in {function.__name__}"):
             torch.compile(function, backend=eager)(X)
 
-    seen, functions = instrument(), [add, subtract, multiply]
+    seen = instrument()
+    functions = [add, subtract, multiply]
     threads = [threading.Thread(target=work, args=(function,)) for function in functions]
     for thread in threads:
         thread.start()

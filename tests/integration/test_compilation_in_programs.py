@@ -61,7 +61,8 @@ def test_inductors_cache_has_the_same_keys_with_us_and_without(
         done = run_with_torch(INDUCTOR, whose, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
         return json.loads(done.stdout.splitlines()[-1])
 
-    ours, plain = ran("ours"), ran("nobody's")
+    ours = ran("ours")
+    plain = ran("nobody's")
     assert {said.get("recfn.compile.cache.inductor") for said in ours["told"]} == {"miss"}
     assert plain["counters"]["aot_autograd"]["autograd_cache_hit"] == 1
     assert plain["gradient"] == ours["gradient"]

@@ -47,10 +47,8 @@ def test_one_graph_as_with_torchs_own_and_the_same_result(make: Any, fullgraph: 
 @captures
 @every_form
 def test_in_the_graph_where_torchs_own_is(make: Any, capturing: None) -> None:
-    ours, torchs = (
-        compiled(make(record_function), X),
-        compiled(make(torch.profiler.record_function), X),
-    )
+    ours = compiled(make(record_function), X)
+    torchs = compiled(make(torch.profiler.record_function), X)
     assert any("_record_function_enter" in call for call in ours.graphs[0])
     assert ours.graphs == torchs.graphs or (VERSION < (2, 13) and torchs.error is not None)
 
@@ -125,7 +123,8 @@ def test_a_decorated_generator_is_followed_as_any() -> None:
     def total_of(generator: Any) -> Compiled:
         return compiled(lambda x: sum(generator(x)), X)
 
-    plain, ours = total_of(numbers), total_of(record_function("numbers")(numbers))
+    plain = total_of(numbers)
+    ours = total_of(record_function("numbers")(numbers))
     assert is_whole(ours)
     assert ours.graphs == plain.graphs
 
@@ -182,10 +181,8 @@ def where_active(x: Any) -> Any:
 
 
 def by_operations(x: Any) -> Any:
-    handle, record = (
-        observing.record_function_enter("old"),
-        observing.record_function_enter_new("new", "its arguments"),
-    )
+    handle = observing.record_function_enter("old")
+    record = observing.record_function_enter_new("new", "its arguments")
     x = x + 1
     observing.record_function_exit(record)
     observing.record_function_exit(handle)

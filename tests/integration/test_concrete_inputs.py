@@ -106,7 +106,8 @@ def test_they_are_those_of_torch_profiler(
     made = program()
     run = made.step if isinstance(made, Training) else program
     run()
-    ours, theirs = tmp_path / "ours.json", tmp_path / "theirs.json"
+    ours = tmp_path / "ours.json"
+    theirs = tmp_path / "theirs.json"
     instrumentor.instrument(chrome_trace=ours, record_shapes=True)
     with torch.profiler.profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
         run()

@@ -33,7 +33,8 @@ def sink(request: pytest.FixtureRequest) -> Iterator[InMemorySink | None]:
     if not request.param:
         yield None
         return
-    sink, instrumentor = InMemorySink(), OtelRecordFunctionInstrumentor()
+    sink = InMemorySink()
+    instrumentor = OtelRecordFunctionInstrumentor()
     instrumentor.instrument(sinks=[sink], modules=False)
     yield sink
     instrumentor.uninstrument()
@@ -98,7 +99,8 @@ def test_blocks_of_a_model(sink: InMemorySink | None) -> None:
     class Layer(torch.nn.TransformerEncoderLayer):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__(4, 1, 4, batch_first=True)
-            self.range, self.step = record_function("layer"), step("layer step", 1)
+            self.range = record_function("layer")
+            self.step = step("layer step", 1)
 
         def forward(self, *values: Any, **keywords: Any) -> Any:
             with self.range, self.step:

@@ -48,7 +48,8 @@ def ancestors(span: dict[str, Any], by_id: dict[str, dict[str, Any]]) -> list[st
 
 def program_of(name: str) -> str:
     """An example as the program of a process."""
-    where, script = str(EXAMPLES), str(EXAMPLES / name)
+    where = str(EXAMPLES)
+    script = str(EXAMPLES / name)
     return (
         f"import runpy, sys\nsys.path.insert(0, {where!r})\nrunpy.run_path({script!r},"
         " run_name='__main__')\n"

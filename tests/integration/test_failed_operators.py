@@ -151,7 +151,8 @@ def multiply_that_drops(work: Callable[[], object]) -> None:
             raise ValueError("can't be saved")
         return RunsWhenItGoes(work)
 
-    x, y = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    x = torch.ones(2, requires_grad=True)
+    y = torch.ones(2, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
         fails(lambda: torch.mul(x, y), ValueError)
 

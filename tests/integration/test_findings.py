@@ -75,7 +75,8 @@ def test_the_line_of_python_is_told_where_stacks_are_recorded() -> None:
 )
 @pytest.mark.parametrize("rule", ["data", "compile", "sync", "copy", "tiny", "memory"])
 def test_the_same_is_found_in_traces(rule: str, record: Callable[..., Any], tmp_path: Path) -> None:
-    trace, out = tmp_path / "trace.json", tmp_path / "report.json"
+    trace = tmp_path / "trace.json"
+    out = tmp_path / "report.json"
     with record(profile_memory=rule == "memory") as recorded:
         planted(rule)()
     recorded.export_chrome_trace(str(trace))

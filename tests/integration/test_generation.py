@@ -38,7 +38,8 @@ class Model(nn.Module):  # type: ignore[misc, name-defined]
 
     def __init__(self) -> None:
         super().__init__()
-        self.letters, self.head = nn.Embedding(50, 4), nn.Linear(4, 50)
+        self.letters = nn.Embedding(50, 4)
+        self.head = nn.Linear(4, 50)
 
     def forward(self, tokens: Any, mask: Any = None) -> Any:
         # A range that the program saw as the current span is a span, and so are those around it.
@@ -55,7 +56,9 @@ def calls(model: Any, lengths: Sequence[int]) -> None:
             model(torch.ones(2, length, dtype=torch.long))
 
 
-CACHED, GROWING, SLIDING = [5, 1, 1, 1], [5, 6, 7, 8, 9], [3, 4, 5, 5, 5, 5]
+CACHED = [5, 1, 1, 1]
+GROWING = [5, 6, 7, 8, 9]
+SLIDING = [3, 4, 5, 5, 5, 5]
 
 
 @pytest.fixture
@@ -87,10 +90,8 @@ def test_a_request_says_what_it_generated_and_how_fast(
     requests.serve(lambda: calls(model, lengths))
     requests.serve(lambda: calls(model, lengths))
     spans = requests.spans()
-    request, (found, later) = (
-        next(span for span in spans if span.name == "request"),
-        generation_attributes(spans),
-    )
+    request = next(span for span in spans if span.name == "request")
+    (found, later) = generation_attributes(spans)
     assert later[PREFIX + "phase"] == "prefill"
     assert "prefill: Model" in [span.name for span in spans]
     assert later["recfn.input_shapes"] == (f"[2, {lengths[0]}]",)
@@ -101,7 +102,8 @@ def test_a_request_says_what_it_generated_and_how_fast(
         == sizes
         == {name: later[PREFIX + name] for name in sizes}
     )
-    first, each = found[PREFIX + "time_to_first_token_ns"], found[PREFIX + "time_per_token_ns"]
+    first = found[PREFIX + "time_to_first_token_ns"]
+    each = found[PREFIX + "time_per_token_ns"]
     assert (
         0
         < first
@@ -344,7 +346,8 @@ def test_the_time_to_the_first_token_in_a_step_is_from_its_begin(requests: Trace
             model.head(torch.ones(4, 4))
         calls(model, CACHED)
     spans = {span.name: span for span in requests.spans()}
-    prefill, begun = spans["prefill: Model"], spans["generate"]
+    prefill = spans["prefill: Model"]
+    begun = spans["generate"]
     measured: Any = (begun.attributes or {})[PREFIX + "time_to_first_token_ns"]
     assert (
         (prefill.start_time or 0) - (begun.start_time or 0)
@@ -408,7 +411,8 @@ def test_the_programs_own_modes_and_tensors_see_nothing_of_us(requests: Traces) 
             seen.append(function)
             return super().__torch_function__(function, types, args, kwargs or {})
 
-    model, seen = nn.Identity(), list[Any]()
+    model = nn.Identity()
+    seen = list[Any]()
 
     def serve() -> None:
         model(torch.ones(2, 3).as_subclass(Own))
@@ -434,7 +438,9 @@ def symbolic_input() -> tuple[Any, Any]:
 
 
 def test_inputs_without_plain_sizes_are_not_told_and_cost_no_module_calls(requests: Traces) -> None:
-    (shapes, symbolic), (of_torch, alone), model = symbolic_input(), symbolic_input(), nn.Identity()
+    (shapes, symbolic) = symbolic_input()
+    (of_torch, alone) = symbolic_input()
+    model = nn.Identity()
 
     def serve() -> None:
         with torch.no_grad():
@@ -455,7 +461,8 @@ def test_transformers_generate(requests: Traces) -> None:
     config = transformers.GPT2Config(
         n_layer=2, n_head=2, n_embd=8, vocab_size=100, bos_token_id=0, eos_token_id=1
     )
-    model, ids = transformers.GPT2LMHeadModel(config).eval(), torch.ones(2, 6, dtype=torch.long)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    ids = torch.ones(2, 6, dtype=torch.long)
     requests.serve(
         lambda: model.generate(
             ids, max_new_tokens=5, min_new_tokens=5, do_sample=False, pad_token_id=0

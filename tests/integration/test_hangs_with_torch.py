@@ -25,7 +25,9 @@ class OpenRangesSink(InMemorySink):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.wanted, self.open_ranges, self.ranges = name, threading.Event(), list[Event]()
+        self.wanted = name
+        self.open_ranges = threading.Event()
+        self.ranges = list[Event]()
 
     def write(self, batch: Batch) -> None:
         super().write(batch)
@@ -69,7 +71,8 @@ def hang() -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def open_ranges() -> Iterator[OpenRangesSink]:
-    sink, instrumentor = OpenRangesSink("recfn_hangs::hang"), OtelRecordFunctionInstrumentor()
+    sink = OpenRangesSink("recfn_hangs::hang")
+    instrumentor = OtelRecordFunctionInstrumentor()
     instrumentor.instrument(sinks=[sink], open_range_s=0.05)
     yield sink
     instrumentor.uninstrument()

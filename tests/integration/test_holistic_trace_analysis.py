@@ -63,7 +63,8 @@ def test_it_finds_the_steps_and_what_lies_in_what(
     assert len(numbers) == STEPS
     analysis = trace_analysis.TraceAnalysis(trace_files={0: str(path)}, trace_dir=str(path.parent))
     assert analysis.get_profiler_steps() == numbers[:-1]  # it leaves the last one out
-    frame, names = analysis.t.get_trace(0), analysis.t.symbol_table.get_sym_table()
+    frame = analysis.t.get_trace(0)
+    names = analysis.t.symbol_table.get_sym_table()
     (stacks,) = call_stack.CallGraph(analysis.t).call_stacks
     paths = {
         tuple(

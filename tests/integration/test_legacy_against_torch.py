@@ -298,7 +298,8 @@ def test_their_parser_reads_our_events(training: Training) -> None:
 
 @pytest.mark.parametrize("shapes", [True, False])
 def test_events_say_what_flops_were_counted_from(shapes: bool) -> None:
-    x, batch = torch.ones(2, 3), torch.ones(4, 2, 3)
+    x = torch.ones(2, 3)
+    batch = torch.ones(4, 2, 3)
 
     def program() -> None:
         torch.neg(x + x)
@@ -326,7 +327,8 @@ def test_events_say_what_flops_were_counted_from(shapes: bool) -> None:
 def test_records_for_their_parser_have_what_theirs_have() -> None:
     """Whatever PyTorch's binding of its event offers, with values of the same types."""
     both = Both(lambda: torch.neg(torch.ones(2)), report_input_shapes=True)
-    (theirs,), (ours,) = both.their_lists, torch_records(both.our_lists)
+    (theirs,) = both.their_lists
+    (ours,) = torch_records(both.our_lists)
     accessors = [
         name
         for name in dir(theirs[0])

@@ -98,7 +98,8 @@ def test_what_an_operator_allocates_is_a_row_below_it() -> None:
 
 
 def test_of_operators_everything_is_recorded_that_torch_profiler_records() -> None:
-    image, layer = torch.ones(2, 3, 9, 9), torch.nn.Conv2d(3, 4, 3)
+    image = torch.ones(2, 3, 9, 9)
+    layer = torch.nn.Conv2d(3, 4, 3)
 
     def work() -> list[torch.Tensor]:
         x = layer(image)
@@ -182,7 +183,8 @@ def test_started_while_torch_profiler_runs_and_stopped_before_it_we_do_not_distu
 
 
 def test_torch_profiler_in_one_thread_leaves_the_memory_of_the_others_to_us() -> None:
-    profiling, done = threading.Event(), threading.Event()
+    profiling = threading.Event()
+    done = threading.Event()
 
     def profiled() -> None:
         with profiler_of_torch():

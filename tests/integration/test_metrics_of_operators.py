@@ -42,7 +42,8 @@ def points(reader: InMemoryMetricReader) -> Iterator[Any]:
 def test_operators_count_as_a_profile_counts_them(
     instrument: Callable[..., Any], views: list[View]
 ) -> None:
-    reader, training = InMemoryMetricReader(), Training()
+    reader = InMemoryMetricReader()
+    training = Training()
     ours = instrument(
         meter_provider=MeterProvider([reader], views=views, shutdown_on_exit=False), modules=False
     )

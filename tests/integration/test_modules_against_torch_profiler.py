@@ -55,7 +55,8 @@ class Catches(nn.Module):  # type: ignore[misc, name-defined]
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
-        self.inner, self.after = inner, Block()
+        self.inner = inner
+        self.after = Block()
 
     def forward(self, x: Any) -> Any:
         with contextlib.suppress(ValueError, KeyboardInterrupt):

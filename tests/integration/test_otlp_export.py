@@ -103,7 +103,8 @@ def received(request: pytest.FixtureRequest) -> Iterator[tuple[OtlpServer, dict[
 class TestReceived:
     def test_tree(self, received: tuple[OtlpServer, dict[str, Span]]) -> None:
         _, spans = received
-        above, forward = spans["request"], spans["aten::linear"]
+        above = spans["request"]
+        forward = spans["aten::linear"]
         assert len(spans) == 5
         assert {span.trace_id for span in spans.values()} == {above.trace_id}
         assert forward.parent_span_id == spans["AddmmBackward0"].parent_span_id == above.span_id

@@ -26,7 +26,8 @@ class Program:
     """
 
     def __init__(self, instrumentor: OtelRecordFunctionInstrumentor) -> None:
-        self.exporter, self.instrumentor = InMemorySpanExporter(), instrumentor
+        self.exporter = InMemorySpanExporter()
+        self.instrumentor = instrumentor
         self.provider = TracerProvider(shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
 

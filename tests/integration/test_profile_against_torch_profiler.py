@@ -188,7 +188,8 @@ def test_events_say_the_same(run: Run, attribute: str) -> None:
     if not hasattr(run.theirs[0], attribute):
         pytest.skip("events of this PyTorch don't have it")
     for ours, theirs in ranges(run):
-        own, expected = getattr(ours, attribute), getattr(theirs, attribute)
+        own = getattr(ours, attribute)
+        expected = getattr(theirs, attribute)
         # None: it has none, as memory has no scope.
         assert own == expected or (expected is None and not own), ours.name
 
@@ -312,7 +313,8 @@ def test_averages_say_the_same(run: Run) -> None:
 
 
 def test_the_printed_table_has_torchs_columns_and_total_line(run: Run) -> None:
-    ours, theirs = str(run.profile.key_averages()), str(run.torchs.key_averages())
+    ours = str(run.profile.key_averages())
+    theirs = str(run.torchs.key_averages())
 
     def titles(table: str) -> list[str]:
         return re.split(
@@ -409,7 +411,8 @@ def test_tables_take_the_same_keywords(run: Run) -> None:
             if word.startswith("aten::")
         }
 
-    ours, theirs = names_shown(run.profile.key_averages()), names_shown(run.torchs.key_averages())
+    ours = names_shown(run.profile.key_averages())
+    theirs = names_shown(run.torchs.key_averages())
     assert theirs
     assert theirs <= ours  # torch.profiler looks at the first range of each name alone
 
@@ -436,7 +439,8 @@ def test_a_chrome_trace_with_stacks_has_the_same_python_frames(tmp_path: Path) -
         for event in slices:  # in nanoseconds, which add up exactly
             event["ts"], event["dur"] = round(1000 * event["ts"]), round(1000 * event["dur"])
         slices.sort(key=lambda event: (event["ts"], -event["dur"]))
-        found, around = [], [{"name": "", "ts": 0, "dur": 1 << 80}]
+        found = []
+        around = [{"name": "", "ts": 0, "dur": 1 << 80}]
         for event in slices:
             while event["ts"] >= around[-1]["ts"] + around[-1]["dur"]:
                 around.pop()

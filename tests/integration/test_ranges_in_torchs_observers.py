@@ -35,10 +35,8 @@ class Kineto:
     """torch.profiler."""
 
     def __init__(self, path: Path, **keywords: Any) -> None:
-        self._path, self._profile = (
-            path,
-            torch.profiler.profile(activities=[ProfilerActivity.CPU], **keywords),
-        )
+        self._path = path
+        self._profile = torch.profiler.profile(activities=[ProfilerActivity.CPU], **keywords)
         self.start, self.stop = self._profile.start, self._profile.stop
 
     def tree(self) -> Tree:
@@ -71,7 +69,8 @@ class ExecutionTrace:
     """A file of nodes, each naming its parent."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._observer = path, ExecutionTraceObserver().register_callback(str(path))
+        self._path = path
+        self._observer = ExecutionTraceObserver().register_callback(str(path))
         self.start = self._observer.start
 
     def stop(self) -> None:

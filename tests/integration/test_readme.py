@@ -135,7 +135,8 @@ def test_the_readmes_build_leaves_an_observer_in_the_directory_that_it_names(
     tmp_path: Path,
 ) -> None:
     """By a compiler that takes no time: it gives what another has compiled."""
-    compiler, compiled = tmp_path / "compiler", observer_build.build(observer_build.TORCH_OBSERVER)
+    compiler = tmp_path / "compiler"
+    compiled = observer_build.build(observer_build.TORCH_OBSERVER)
     compiler.write_text(
         f'#!/bin/sh\nuntil [ "$1" = -o ]; do shift; done\ncp {shlex.quote(str(compiled))} "$2"\n'
     )

@@ -77,7 +77,8 @@ def test_calls_lie_in_the_span_or_range_that_makes_them(traces: Traces, worker: 
             assert rpc.rpc_sync(worker, cosine, args=(traces.x,)) == ids()
             assert rpc.remote(worker, cosine, args=(traces.x,)).to_here() == ids()
             with record_function("range"):
-                waiting, here = rpc.rpc_async(worker, cosine, args=(traces.x,)), ids()
+                waiting = rpc.rpc_async(worker, cosine, args=(traces.x,))
+                here = ids()
             assert waiting.wait() == here
     around = {"one": 2, "other": 2, "one/range": 1, "other/range": 1}
     assert count_calls(traces) == {

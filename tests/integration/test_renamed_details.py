@@ -324,7 +324,8 @@ def recorded() -> list[tuple[str, str]]:
         recorder.stop()
 
 
-MODULE, BROKEN = ("Linear_0", ""), ("Broken_0", "ValueError: broken")
+MODULE = ("Linear_0", "")
+BROKEN = ("Broken_0", "ValueError: broken")
 
 
 @pytest.mark.parametrize(
@@ -450,7 +451,8 @@ def test_memory_between_operators(lack: Lack, monkeypatch: pytest.MonkeyPatch, n
 
 @pytest.mark.parametrize("method", METHODS)
 def test_callbacks_of_futures(lack: Lack, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    future, called_back = torch._C.Future, FutureCallbacks()
+    future = torch._C.Future
+    called_back = FutureCallbacks()
     theirs = dict(vars(future))
     monkeypatch.delattr(future, method)
     called_back.watch()

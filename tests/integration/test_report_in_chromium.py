@@ -43,10 +43,8 @@ def steps(count: int = 4) -> Batch:
     """So many steps of a module, which runs two operators, and one beside it on another thread."""
     rows: list[dict[str, Any]] = []
     for number in range(count):
-        start, ids = (
-            BASE_NS + number * 1000,
-            [make_event_id(1, 4 * number + place) for place in range(1, 5)],
-        )
+        start = BASE_NS + number * 1000
+        ids = [make_event_id(1, 4 * number + place) for place in range(1, 5)]
         step = {
             "name": "train",
             "source": EventSource.STEP,
@@ -153,7 +151,8 @@ def test_wheel_and_drag(page: Page, tmp_path: Path) -> None:
         " canvas').getBoundingClientRect())"
     )
     # The first step, which a look from afar shows at the left.
-    x, y = place[0] + 2, place[1] + 24 + 20 + 10
+    x = place[0] + 2
+    y = place[1] + 24 + 20 + 10
     page.click(x, y)
     assert "train #0" in detail(page)
     page.turn(x, y, -400)  # scrolls

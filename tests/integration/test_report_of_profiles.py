@@ -47,7 +47,8 @@ def page_data(page: str) -> dict[str, Any]:
 
 def paths(page: str) -> dict[tuple[str, ...], int]:
     """How often each path of the flame graph was called."""
-    data, named = page_data(page), list[tuple[str, ...]]()
+    data = page_data(page)
+    named = list[tuple[str, ...]]()
     flame = data["flame"]
     for name, above in zip(flame["name"], flame["above"], strict=True):
         named.append((*(named[above] if above >= 0 else ()), data["names"][name]))
@@ -111,7 +112,8 @@ def tasks_of_a_thread() -> None:
 
 
 def blocks_that_end_in_another_order() -> None:
-    first, second = record_function("first"), record_function("second")
+    first = record_function("first")
+    second = record_function("second")
     first.__enter__()
     torch.ones(2).neg()
     second.__enter__()
@@ -125,7 +127,8 @@ def work_of_other_threads() -> None:
     """That of a fork of TorchScript's, and of threads that work for a block, one of them after
     its end.
     """
-    begun, over = threading.Event(), threading.Event()
+    begun = threading.Event()
+    over = threading.Event()
 
     def part() -> None:
         with record_function("part"):
@@ -192,7 +195,8 @@ def test_spans_of_the_program_are_around_ranges_and_take_none_of_their_time(
         request, part = ("request",), ("request", "part")
         assert shown_paths == {request: 0, (*request, "outer"): 2, part: 0, (*part, "part"): 2}
     assert not [path for path in shown_paths if path[-1] == "without ranges"]
-    names, data = page_data(page)["names"], page_data(page)
+    names = page_data(page)["names"]
+    data = page_data(page)
     rows = dict(
         zip([names[index] for index in data["table"]["name"]], data["table"]["count"], strict=True)
     )

@@ -112,7 +112,9 @@ def test_spans_that_were_open_when_a_profile_began_lie_around_what_it_has(
             pass
     captured.export_chrome_trace(tmp_path / "trace.json")
     slices = slices_in(tmp_path / "trace.json")
-    [epoch], [step_], [meanwhile] = slices["epoch"], slices["step"], slices["meanwhile"]
+    [epoch] = slices["epoch"]
+    [step_] = slices["step"]
+    [meanwhile] = slices["meanwhile"]
     assert lies_in(meanwhile, step_)
     assert lies_in(step_, epoch)
 
@@ -165,7 +167,8 @@ def test_a_span_is_a_slice_from_its_begin_to_its_end_with_ranges_in_it_or_withou
         assert_times(path, each, spans[name])
     all_slices = slices_in(path)
     assert_nest(all_slices)
-    [outer], [inner] = all_slices["outer"], all_slices["inner"]
+    [outer] = all_slices["outer"]
+    [inner] = all_slices["inner"]
     # Where the machine made a thread wait in between.
     busy = [each for each in slices.values() if each["ph"] == "b"]
     for low, high in (
@@ -190,7 +193,8 @@ def test_spans_that_do_not_nest_stand_beside_their_thread(
                     others.set()
 
         async def main() -> None:
-            first, second = asyncio.Event(), asyncio.Event()
+            first = asyncio.Event()
+            second = asyncio.Event()
             first.set()
             await asyncio.gather(request(1, first, second), request(2, second, first))
 
@@ -236,7 +240,8 @@ def test_a_span_stands_in_the_thread_where_it_began_also_if_no_range_did(
 def test_a_span_that_is_open_is_a_slice_up_to_the_end_of_the_file(
     instrumentor: OtelRecordFunctionInstrumentor, provider: TracerProvider, tmp_path: Path
 ) -> None:
-    path, seen = tmp_path / "trace.json", list[dict[str, Any]]()
+    path = tmp_path / "trace.json"
+    seen = list[dict[str, Any]]()
 
     def program(tracer: trace.Tracer) -> None:
         with contextlib.ExitStack() as stack:

@@ -337,7 +337,8 @@ def test_a_greenlet_without_any_context_is_a_task_of_its_own(traces: Traces) -> 
 def test_operators_of_a_thread_that_outlives_the_range_around_it_are_in_the_span_around_that(
     traces: Traces,
 ) -> None:
-    has_begun, may_end = threading.Event(), threading.Event()
+    has_begun = threading.Event()
+    may_end = threading.Event()
 
     def work() -> None:
         torch.cos(traces.x)

@@ -101,7 +101,8 @@ if __name__ == "__main__":
     )
     assert run_program(program, method).stderr == ""
     found = spans(tmp_path)
-    request, own = found["request"], found["own"]
+    request = found["request"]
+    own = found["own"]
     assert found["first"][::2] == [request[0], request[1]]
     assert own[2] is None
     assert found["second"][::2] == [own[0], own[1]]

@@ -137,7 +137,8 @@ def told_by(run: Run, folder: Path, *arguments: str, **environment: str) -> Told
         done = run(
             PROGRAM, *arguments, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=server.endpoint, **environment
         )
-        spans, resources = list(server.spans), [each.resource for each in server.resource_spans]
+        spans = list(server.spans)
+        resources = [each.resource for each in server.resource_spans]
     assert re.sub(r"of \S+, process \d+ writes \S+\n", "", done.stderr) == ""
     services = {
         one.value.string_value

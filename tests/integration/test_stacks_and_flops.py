@@ -108,7 +108,8 @@ def counted(work: Callable[[], object], extras: Extra = Extra.FLOPS) -> list[Eve
 def conv(
     inputs: tuple[int, ...], channels: int, kernel: int | tuple[int, int], **options: object
 ) -> Callable[[], object]:
-    layer, data = nn.Conv2d(inputs[1], channels, kernel, **options), torch.ones(inputs)
+    layer = nn.Conv2d(inputs[1], channels, kernel, **options)
+    data = torch.ones(inputs)
     return lambda: layer(data)
 
 

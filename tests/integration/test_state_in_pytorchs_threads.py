@@ -42,12 +42,10 @@ def test_pytorch_has_a_reference_to_what_it_keeps() -> None:
     counts: list[int] = []
 
     def count() -> None:
-        carrier, kept = (
-            TorchState(
-                torch._C._is_key_in_tls, torch._C._get_obj_in_tls, torch._C._stash_obj_in_tls
-            ),
-            PropagatedState(),
+        carrier = TorchState(
+            torch._C._is_key_in_tls, torch._C._get_obj_in_tls, torch._C._stash_obj_in_tls
         )
+        kept = PropagatedState()
         counts.append(sys.getrefcount(kept))
         carrier.put(kept)
         counts.append(sys.getrefcount(kept))

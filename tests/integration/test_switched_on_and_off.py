@@ -22,7 +22,8 @@ pytestmark = pytest.mark.torch
 
 THREADS = 8
 CYCLES = 25 * SOAK
-SHORT_CYCLES, MAX_BYTES_EACH = 300, 5 << 10
+SHORT_CYCLES = 300
+MAX_BYTES_EACH = 5 << 10
 
 
 def check_nesting(events: list[Event]) -> None:
@@ -45,13 +46,15 @@ def check_nesting(events: list[Event]) -> None:
 
 
 def test_switched_often_while_8_threads_run(instrument: Callable[..., Any]) -> None:
-    over, go_on = threading.Event(), threading.Event()
+    over = threading.Event()
+    go_on = threading.Event()
     go_on.set()
     failed: list[BaseException] = []
     steps = [0] * THREADS
 
     def work(number: int) -> None:
-        layers, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), torch.ones(2, 4)
+        layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+        x = torch.ones(2, 4)
         try:
             while not over.is_set():
                 go_on.wait()

@@ -28,7 +28,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("no_callbacks_left")]
 
 class TestWhatACallbackSees:
     def test_the_calls_that_torch_profiler_sees(self) -> None:
-        training, counting = Training(), Counting()
+        training = Training()
+        counting = Counting()
         training.step()
         network, fork_and_wait = scripted_programs()
         network(torch.ones(2, 3)), fork_and_wait(torch.ones(3))
@@ -85,7 +86,8 @@ class TestWhatACallbackSees:
             .needs_inputs(True)
             .needs_outputs(True)
         )
-        first, second = torch.ones(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+        first = torch.ones(2, dtype=torch.float64)
+        second = torch.zeros(2, dtype=torch.float64)
         generator = torch.Generator()
         observing.add_global_callback(callback)
         together = torch.cat([first, second])
@@ -146,7 +148,9 @@ class TestWhatACallbackSees:
             pass
         observing.clear_callbacks()
         by_name = {each["name"]: each for each in reversed(seen)}
-        forward, backward, user = by_name["aten::mul"], by_name["MulBackward0"], by_name["user"]
+        forward = by_name["aten::mul"]
+        backward = by_name["MulBackward0"]
+        user = by_name["user"]
         assert forward["operator_name"] == ("aten::mul", "Tensor")
         assert [argument.name for argument in forward["operator_schema"].arguments] == [
             "self",
@@ -255,7 +259,8 @@ class TestWhichRunsItSees:
     def test_thread_local_ones_run_in_their_thread_and_what_it_launches(self) -> None:
         _, fork_and_wait = scripted_programs()
         fork_and_wait(torch.ones(3))
-        here, everywhere = Counting(), Counting()
+        here = Counting()
+        everywhere = Counting()
         handle = observing.add_thread_local_callback(here.callback())
         observing.add_global_callback(everywhere.callback())
         run_together(lambda: is_set_to(torch.ones(2)))
@@ -280,7 +285,8 @@ class TestWhichRunsItSees:
         assert here.calls() == seen
 
     def test_removed_in_one_thread_it_goes_on_in_others(self, one: Any) -> None:
-        counting, foreign = Counting(), Counting()
+        counting = Counting()
+        foreign = Counting()
         handle = observing.add_thread_local_callback(counting.callback())
         run_together(observing.propagate(lambda: observing.remove_callback(handle)))
         is_set_to(one)
@@ -339,7 +345,8 @@ class TestWhatMustNotHappen:
     def test_one_that_raises_is_removed_and_logged_once(
         self, one: Any, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
     ) -> None:
-        good, calls = Counting(), []
+        good = Counting()
+        calls = []
 
         def bad(function: Any) -> None:
             calls.append(function.name())
@@ -356,7 +363,8 @@ class TestWhatMustNotHappen:
         assert caplog.text.count("raised and was removed (on the range 'aten::is_set_to')") == 3
 
     def test_added_and_removed_while_eight_threads_run(self) -> None:
-        stop, counts = threading.Event(), [Counting() for _ in range(20)]
+        stop = threading.Event()
+        counts = [Counting() for _ in range(20)]
 
         def work() -> None:
             tensor = torch.ones(2)

@@ -35,10 +35,8 @@ class Net(nn.Module):  # type: ignore[misc, name-defined]
 
 
 def hooks() -> tuple[int, ...]:
-    modules, optimizers = (
-        sys.modules["torch.nn.modules.module"],
-        sys.modules["torch.optim.optimizer"],
-    )
+    modules = sys.modules["torch.nn.modules.module"]
+    optimizers = sys.modules["torch.optim.optimizer"]
     return (
         len(modules._global_forward_pre_hooks),
         len(modules._global_forward_hooks),
@@ -83,7 +81,8 @@ def test_a_call_says_which_code_it_runs(recording: Recording) -> None:
         module(X)
     codes = [called_code(event.code) for event in recording.events()]
     here = f"{__name__}.test_a_call_says_which_code_it_runs.<locals>."
-    written, overridden = f"{here}Written.forward", f"{here}other"
+    written = f"{here}Written.forward"
+    overridden = f"{here}other"
     relu = "torch.nn.modules.activation.ReLU.forward"
     assert [code.function for code in codes] == [written, written, written, overridden, relu]
     assert {code.file for code in codes[:4]} == {__file__}
@@ -130,7 +129,9 @@ def test_an_optimizer_has_pytorchs_own_range_alone(recording: Recording) -> None
 
 
 def test_install_and_remove(recording: Recording) -> None:
-    ours, filters, call = hooks(), list(warnings.filters), vars(nn.Module)["__call__"]
+    ours = hooks()
+    filters = list(warnings.filters)
+    call = vars(nn.Module)["__call__"]
     recording.ranges.enable(Wanted())
     assert hooks() == ours
     recording.ranges.disable()
@@ -218,7 +219,8 @@ class Raises(nn.Module):  # type: ignore[misc, name-defined]
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
-        self.error, self.layer = error, nn.Linear(3, 3)
+        self.error = error
+        self.layer = nn.Linear(3, 3)
 
     def forward(self, x: Any) -> Any:
         self.layer(x)
@@ -230,7 +232,8 @@ class Catches(nn.Module):  # type: ignore[misc, name-defined]
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
-        self.inner, self.after = Raises(error), nn.ReLU()
+        self.inner = Raises(error)
+        self.after = nn.ReLU()
 
     def forward(self, x: Any) -> Any:
         try:

@@ -71,8 +71,12 @@ def made_objects() -> list[object]:
     """Objects of each kind that calls are made of, after a call of each."""
     namespace: dict[str, Any] = {"__name__": "made"}
     exec("def function(): pass\ndef generator(): yield\nclass Kind(list): pass", namespace)
-    function, generator, kind = namespace["function"], namespace["generator"], namespace["Kind"]
-    module, kept, of_c = ModuleType("made"), Kept(), kind()
+    function = namespace["function"]
+    generator = namespace["generator"]
+    kind = namespace["Kind"]
+    module = ModuleType("made")
+    kept = Kept()
+    of_c = kind()
     function()
     list(generator())
     kept.method()

@@ -37,7 +37,8 @@ class Loop:
     """A model, its optimizer and what one does with them; each batch says what it is for."""
 
     def __init__(self) -> None:
-        self.model, self.loss = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), nn.MSELoss()
+        self.model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+        self.loss = nn.MSELoss()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 1)
 
@@ -235,7 +236,8 @@ def test_two_optimizers_take_turns(traced: Run, generated: str) -> None:
     """Each of a GAN's two has steps of its own, with what it needs of the other one's model."""
 
     def program() -> None:
-        loop, judge = Loop(), nn.Linear(3, 1)
+        loop = Loop()
+        judge = nn.Linear(3, 1)
         judging = torch.optim.SGD(judge.parameters(), lr=0.1)
         for _ in range(2):
             for _ in range(2):
@@ -324,7 +326,8 @@ def test_all_optimizers_that_step_before_the_next_forward_are_one_step(
 @pytest.mark.parametrize("frozen", ["teacher", "backbone"])
 def test_a_module_that_is_never_trained_is_a_part_of_the_step(traced: Run, frozen: str) -> None:
     def program() -> None:
-        loop, teacher = Loop(), nn.Linear(3, 3).eval()
+        loop = Loop()
+        teacher = nn.Linear(3, 3).eval()
         # What a thread calls in eval mode before it has trained anything is its first validation.
         loop.train()
         for _ in range(3):
@@ -369,7 +372,8 @@ def test_a_loop_as_lightning_has_it(traced: Run) -> None:
 
     run = traced(program)
     found = of_training(run.finish())
-    sanity, found = found[:-16], found[-16:]
+    sanity = found[:-16]
+    found = found[-16:]
     assert sanity == validation()
     step = ["step", "batch"]
     assert found == [
@@ -393,7 +397,8 @@ def test_a_loop_as_transformers_has_it(traced: Run, accumulated: int) -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer, self.loss = nn.Linear(3, 3), nn.CrossEntropyLoss()
+            self.layer = nn.Linear(3, 3)
+            self.loss = nn.CrossEntropyLoss()
 
         def forward(self, x: Any) -> Any:
             return self.loss(self.layer(x), x)
@@ -451,7 +456,8 @@ def test_micro_batches_of_the_first_step_lie_in_it_whenever_a_drain_comes(traced
 
 
 def test_a_trace_that_goes_on_in_a_new_file_goes_on_with_the_numbers_of_steps(traced: Run) -> None:
-    run, loop = traced(lambda: None), Loop()
+    run = traced(lambda: None)
+    loop = Loop()
     loop.train(2)
     assert run.instrumentor.flush(PATIENCE_S)
     run.path.unlink()
@@ -491,7 +497,8 @@ def test_an_iteration_whose_optimizer_step_a_scaler_skips_is_a_step(traced: Run)
     """
 
     def program() -> None:
-        loop, scaler = Loop(), torch.amp.GradScaler("cpu", init_scale=4.0)
+        loop = Loop()
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
         for number in range(6):
             loop.optimizer.zero_grad()
             with record_function("batch"):
@@ -505,7 +512,8 @@ def test_an_iteration_whose_optimizer_step_a_scaler_skips_is_a_step(traced: Run)
     run = traced(program)
     found = of_training(run.finish())
     # The scaler's, and the optimizer's in it.
-    skipped, stepped = ["batch", "step"], ["batch", "step", "step"]
+    skipped = ["batch", "step"]
+    stepped = ["batch", "step", "step"]
     assert found == [
         (STEP, number, skipped if number in (1, 2) else stepped) for number in range(6)
     ]
@@ -545,7 +553,8 @@ def test_a_step_in_which_the_program_asks_for_the_current_span_is_one_trace(
         with run.provider.get_tracer("program").start_as_current_span("teacher") as span:
             current.append(span.get_span_context())
 
-    run, loop = traced(lambda: None), Loop()
+    run = traced(lambda: None)
+    loop = Loop()
     loop.model = nn.Sequential(Asks(asks), nn.ReLU())
     loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.1)
     for _ in range(3):
@@ -569,7 +578,8 @@ def test_a_step_in_which_the_program_asks_for_the_current_span_is_one_trace(
 
 
 def test_a_span_in_a_step_hangs_in_the_range_that_it_was_opened_in(traced: Run) -> None:
-    run, loop = traced(lambda: None), Loop()
+    run = traced(lambda: None)
+    loop = Loop()
     tracer = run.provider.get_tracer("program")
     loop.train(1)
     for _ in range(2):
@@ -675,7 +685,8 @@ def test_steps_in_a_span_of_an_epoch(traced: Run, monkeypatch: pytest.MonkeyPatc
     # A span that is heard of late, as its thread had to wait, is a slice beside the thread.
     monkeypatch.setattr("otel_recfn.support.span_log.LONGEST_DELAY_NS", int(PATIENCE_S * 1e9))
     made = traced(lambda: None)
-    tracer, loop = made.provider.get_tracer("program"), Loop()
+    tracer = made.provider.get_tracer("program")
+    loop = Loop()
     for _ in range(2):
         with tracer.start_as_current_span("epoch"):
             loop.train()

@@ -68,7 +68,8 @@ def test_a_thread_in_which_no_optimizer_steps_any_more_does_not_train(
 def test_any_number_of_micro_batches_is_one_step(
     instrumentor: OtelRecordFunctionInstrumentor, sink: InMemorySink
 ) -> None:
-    model, loss = torch.nn.Linear(2, 2), torch.nn.MSELoss()
+    model = torch.nn.Linear(2, 2)
+    loss = torch.nn.MSELoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(MAX_CALLS + 2):
         loss(model(torch.ones(2)), torch.ones(2)).backward()

@@ -179,7 +179,8 @@ def test_a_step_that_lies_in_the_profile_is_that_of_the_trace(
 
 
 def test_profiles_that_overlap(loop: Loop, export: Export) -> None:
-    first, second = profile(), profile()
+    first = profile()
+    second = profile()
     first.start()
     loop.train(1)
     second.start()
@@ -194,7 +195,8 @@ def test_profiles_that_overlap(loop: Loop, export: Export) -> None:
 
 def test_a_profile_in_a_range_that_is_open(loop: Loop, export: Export) -> None:
     OtelRecordFunctionInstrumentor().instrument(tracer_provider=TracerProvider())
-    around, ends_inside = profile(), profile()
+    around = profile()
+    ends_inside = profile()
     around.start()
     with record_function("block"):
         loop.forward()
@@ -213,7 +215,8 @@ def test_a_profile_in_a_range_that_is_open(loop: Loop, export: Export) -> None:
 def test_the_instrumentation_ends_before_the_profile(
     loop: Loop, export: Export, tmp_path: Path, first: str
 ) -> None:
-    path, prof = tmp_path / "trace.json", profile()
+    path = tmp_path / "trace.json"
+    prof = profile()
 
     def instrument() -> Traces:
         return Traces(chrome_trace=str(path))

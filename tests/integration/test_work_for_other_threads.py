@@ -122,7 +122,8 @@ def test_for_a_profile_a_fork_in_a_span_lies_in_the_range_around_the_span() -> N
         return torch.jit.fork(branch, x)
 
     scripted = torch.jit.script(launch)
-    traces, ended = Traces(), "<forked function>"
+    traces = Traces()
+    ended = "<forked function>"
     with profile() as prof:
         with record_function("outer"), traces.tracer.start_as_current_span("span"):
             scripted(torch.ones(2)).wait()
@@ -379,7 +380,9 @@ def current() -> int:
 def test_in_the_span_or_range_of_whoever_asked_for_the_callback(
     traces: Traces, method: str
 ) -> None:
-    waiting, expected, seen = [torch.futures.Future() for _ in range(3)], [], []
+    waiting = [torch.futures.Future() for _ in range(3)]
+    expected = []
+    seen = []
 
     def called_back(_future: Any) -> None:
         torch.cos(traces.x)

@@ -174,7 +174,8 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_results_are_those_of_the_direct_call(wrappers: Any, name: str) -> None:
-    call, wrapper = CALLS[name], getattr(wrappers, name.replace(".", "_"))
+    call = CALLS[name]
+    wrapper = getattr(wrappers, name.replace(".", "_"))
     expected = outcome(call, direct(name))
     assert not isinstance(expected, str), expected
     assert same(expected, outcome(call, wrapper))
@@ -195,7 +196,8 @@ def test_results_are_those_of_the_direct_call(wrappers: Any, name: str) -> None:
 
 
 def test_an_error_is_the_operators(wrappers: Any) -> None:
-    x, y = torch.rand(2), torch.rand(3)
+    x = torch.rand(2)
+    y = torch.rand(3)
     with pytest.raises(RuntimeError) as expected:
         torch.ops.aten.add.Tensor(x, y)
     with pytest.raises(RuntimeError) as raised:
@@ -207,7 +209,9 @@ def test_an_error_is_the_operators(wrappers: Any) -> None:
 
 
 def convolution(w: Any, x: Any, weight: Any, bias: Any) -> Any:
-    image, kernel, ones = w.view(x, [1, 1, 4, 4]), w.view(weight, [1, 1, 4, 4]), [1, 1]
+    image = w.view(x, [1, 1, 4, 4])
+    kernel = w.view(weight, [1, 1, 4, 4])
+    ones = [1, 1]
     found = w._convolution(
         image, kernel, None, ones, [2, 2], ones, False, [0, 0], 1, False, False, False, False
     )

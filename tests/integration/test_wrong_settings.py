@@ -183,7 +183,8 @@ def test_keywords_that_a_profile_can_not_follow_are_refused(
 def test_a_trace_budget_alone_bounds_what_requests_get(
     instrumentor: OtelRecordFunctionInstrumentor,
 ) -> None:
-    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     instrumentor.instrument(tracer_provider=provider, trace_span_budget=10)
     with provider.get_tracer("program").start_as_current_span("request"):

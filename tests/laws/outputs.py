@@ -577,13 +577,16 @@ def outputs_of(program: Program, way: Way, folder: Path) -> Outputs:
         way: how it is recorded.
         folder: an empty one, for the files.
     """
-    exporter, sink, reader = InMemorySpanExporter(), InMemorySink(1_000_000), InMemoryMetricReader()
+    exporter = InMemorySpanExporter()
+    sink = InMemorySink(1_000_000)
+    reader = InMemoryMetricReader()
     provider = TracerProvider(sampler=ParentBased(ByName()), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     chrome, chrome_of_profile, report = [
         folder / name for name in ("trace.json.gz", "profile.trace.json", "profile.json")
     ]
-    instrumentor, profiled = OtelRecordFunctionInstrumentor(), profile()
+    instrumentor = OtelRecordFunctionInstrumentor()
+    profiled = profile()
     settings = {
         "tracer_provider": provider,
         "meter_provider": MeterProvider([reader], shutdown_on_exit=False),

@@ -48,7 +48,9 @@ class Network(nn.Module):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.activation, self.last = nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)
+        self.first = nn.Linear(4, 8)
+        self.activation = nn.ReLU()
+        self.last = nn.Linear(8, 2)
 
     def forward(self, x: Any) -> Any:
         return self.last(self.activation(self.first(x)))
@@ -79,11 +81,9 @@ class Writer(nn.Module):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.block, self.head = (
-            nn.Embedding(11, 8),
-            nn.Linear(8, 8),
-            nn.Linear(8, 11),
-        )
+        self.embedding = nn.Embedding(11, 8)
+        self.block = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 11)
 
     def forward(self, tokens: Any, memory: Any = None) -> Any:
         x = self.embedding(tokens)
@@ -162,7 +162,8 @@ def threads(tracer: Tracer) -> None:
 @program
 def work_that_goes_on(tracer: Tracer) -> None:
     """In a thread, after the range that it was handed over in."""
-    begun, over = threading.Event(), threading.Event()
+    begun = threading.Event()
+    over = threading.Event()
 
     def work() -> None:
         with record_function("long part"):
@@ -198,7 +199,8 @@ def tasks_that_interleave(tracer: Tracer) -> None:
                 others.set()
 
     async def main() -> None:
-        first, second = asyncio.Event(), asyncio.Event()
+        first = asyncio.Event()
+        second = asyncio.Event()
         first.set()
         await asyncio.gather(task(1, first, second), task(2, second, first))
 
@@ -435,7 +437,8 @@ def a_single_call_in_repeated_ones(tracer: Tracer) -> None:
 
 def operators_that_call_one(tracer: Tracer) -> None:
     """``aten::linear``, which leaves nearly all to ``aten::addmm``."""
-    x, bias = torch.ones(512, 512), torch.ones(512)
+    x = torch.ones(512, 512)
+    bias = torch.ones(512)
     with tracer.start_as_current_span("request"), torch.no_grad():
         for _ in range(3):
             nn.functional.linear(x, x, bias)

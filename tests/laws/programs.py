@@ -222,7 +222,8 @@ def tasks_that_interleave(tracer: Tracer, x: Any) -> None:
                 other.set()
 
     async def main() -> None:
-        first, second = asyncio.Event(), asyncio.Event()
+        first = asyncio.Event()
+        second = asyncio.Event()
         first.set()
         await asyncio.gather(task("first", first, second), task("second", second, first))
 

@@ -54,7 +54,8 @@ def test_a_backward_nodes_span_has_the_id_of_its_slice(
     run: Run, program: Program, way: str
 ) -> None:
     found = run(program, way)
-    slices, nodes = found.chrome.ranges(), node_spans(found)
+    slices = found.chrome.ranges()
+    nodes = node_spans(found)
     assert nodes or has_few_spans(program, way)
     for span in nodes:
         assert (span.start_ns, span.end_ns) == times(slices[span.event_id])

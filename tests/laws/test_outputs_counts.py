@@ -33,7 +33,8 @@ LOSSES = ("dropped.buffer_full", "dropped.queue_full", "dropped.shutdown", "drop
 
 @everywhere()
 def test_counters_balance(run: Run, program: Program, way: str) -> None:
-    found, counters = run(program, way), run(program, way).counters
+    found = run(program, way)
+    counters = run(program, way).counters
     became = ("exported", "folded", "unsampled", "waiting", "failed", *LOSSES)
     assert counters["recorded"] + counters["added"] == sum(counters[name] for name in became)
     assert not {

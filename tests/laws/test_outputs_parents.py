@@ -122,7 +122,8 @@ def misplaced(found: Outputs) -> list[str]:
     for event_id in found.single:
         if found.is_step(event_id):
             continue
-        span, around = found.single[event_id], list(ancestors_in_span(found.events, event_id))
+        span = found.single[event_id]
+        around = list(ancestors_in_span(found.events, event_id))
         spans_around = [found.single.get(each) for each in around]
         nearest = next((each for each in spans_around if each is not None), None)
         above = first_that_is_not_folded(found, span)

@@ -73,7 +73,8 @@ def test_a_span_of_one_range_says_the_same(run: Run, program: Program, way: str)
     assert not differences(spans, found.said["sink"], (*facts, "start_ns", "end_ns"))
     assert not differences(alone, found.said["sink"], ("scope",))
     for event_id in spans:
-        event, span = found.events[event_id], found.single[event_id]
+        event = found.events[event_id]
+        span = found.single[event_id]
         if WAYS[way].settings.get("span_names") == "torch":
             assert span.name == event.name
         assert span.attributes.get("thread.id", 0) == event.thread.ident

@@ -150,7 +150,8 @@ class Model:
         trace.is_complete = True
 
     def end_step(self, step: TrainingStep) -> None:
-        first, last = self.traces[step.first], self.traces[step.last]
+        first = self.traces[step.first]
+        last = self.traces[step.last]
         if first.number < 0:
             first.number = step.number
         last.number = step.number

@@ -38,7 +38,8 @@ def time_by_work(slices: Iterable[Slice]) -> tuple[Counter[str], Fraction]:
     moments = sorted(
         {moment for ran in counted for each in ran for moment in (each.begin, each.end)}
     )
-    times, whole = Counter[str](), Fraction()
+    times = Counter[str]()
+    whole = Fraction()
     for begin, end in pairwise(moments):
         open_now = [_open_at(ran, begin) for ran in counted]
         open_now = [around for around in open_now if around]

@@ -59,7 +59,8 @@ class Program:
         # Not in batches: a thread of the SDK's would end if it found no memory.
         provider.add_span_processor(SimpleSpanProcessor(Discards()))
         self._tracer = provider.get_tracer("program")
-        self.sink, self.instrumentor = InMemorySink(10_000_000), OtelRecordFunctionInstrumentor()
+        self.sink = InMemorySink(10_000_000)
+        self.instrumentor = OtelRecordFunctionInstrumentor()
         self.instrumentor.instrument(
             tracer_provider=provider, chrome_trace=str(TRACE), sinks=[self.sink]
         )
@@ -77,11 +78,13 @@ class Program:
         library = ctypes.PyDLL(None)
         library.fail_one_in.argtypes = (ctypes.c_uint, ctypes.c_size_t, ctypes.c_uint)
         library.fail_one_in.restype = None
-        library.spare_below.argtypes, library.spare_below.restype = (ctypes.c_size_t,), None
+        library.spare_below.argtypes = (ctypes.c_size_t,)
+        library.spare_below.restype = None
         library.stop_failing.argtypes, library.stop_failing.restype = (), ctypes.c_ulong
         library.spare_below(SMALLEST_OF_PROGRAM)
         library.fail_one_in(ONE_IN, SMALLEST, seed)
-        until, rounds = time.monotonic() + seconds, 0
+        until = time.monotonic() + seconds
+        rounds = 0
         while time.monotonic() < until:
             for _ in range(20):
                 self.work("amid failures")
@@ -93,7 +96,8 @@ class Program:
 
     def check(self) -> None:
         """Recording goes on, and the counters balance."""
-        counters, lost_in_drain = self.instrumentor.counters(), _native.counters().lost_in_drain
+        counters = self.instrumentor.counters()
+        lost_in_drain = _native.counters().lost_in_drain
         assert counters["recorded"] == self.begun, (counters, self.begun)
         assert counters["waiting"] == counters["dropped.shutdown"] == 0, counters
         assert "afterwards" in set(self.sink.rows().names)

@@ -30,7 +30,8 @@ RANGES = 1200
 def test_of_ranges_that_fail_so_many_are_spans(
     instrumentor: OtelRecordFunctionInstrumentor, settings: dict[str, Any], spans: int
 ) -> None:
-    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     instrumentor.instrument(tracer_provider=provider, **settings)
     with provider.get_tracer("test").start_as_current_span("request"):

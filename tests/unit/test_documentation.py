@@ -58,10 +58,8 @@ def test_the_commands_that_it_says_are_there() -> None:
 
 
 def test_the_files_that_architecture_names_are_there() -> None:
-    package, text = (
-        ROOT / "src" / "otel_recfn",
-        (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"),
-    )
+    package = ROOT / "src" / "otel_recfn"
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     named = re.findall(r"`([\w/]+\.(?:py|cpp|hpp))`", text)
     files = [
         path.as_posix()

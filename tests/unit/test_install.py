@@ -117,7 +117,8 @@ def made_by(tree: Path, tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
     """Builds as for the CPython of this name whose compiler has these flags: the command that
     made each file.
     """
-    compiler, made = tmp_path / "compiler", tmp_path / "made"
+    compiler = tmp_path / "compiler"
+    made = tmp_path / "made"
     compiler.write_text(RECORDING_COMPILER.format(python=sys.executable, made=made))
     compiler.chmod(0o700)
 
@@ -142,7 +143,8 @@ def made_by(tree: Path, tmp_path: Path) -> Callable[[str, str], dict[str, str]]:
 def test_what_needs_no_header_of_pythons_is_compiled_once_for_all(
     made_by: Callable[[str, str], dict[str, str]],
 ) -> None:
-    shared, include = {"core", "drain"}, f"-I{sysconfig.get_path('include')}"
+    shared = {"core", "drain"}
+    include = f"-I{sysconfig.get_path('include')}"
     first = made_by("one", "-fwrapv -Wall")
     assert {name for name, command in first.items() if include not in command} == {
         *shared,

@@ -143,7 +143,8 @@ tasks = st.one_of(
 def test_so_much_is_kept_while_it_is_wanted_and_else_nothing(
     program: Path, todo: list[tuple[str, int, int]]
 ) -> None:
-    blocks, keeps = Blocks(program), False
+    blocks = Blocks(program)
+    keeps = False
     try:
         for what, number, size in todo:
             keeps = bool(number) if what == "keep" else keeps

@@ -41,7 +41,8 @@ def test_events_are_the_ranges_in_start_order_with_parents_and_self_times() -> N
 
 
 def test_profiles_nest_and_overlap() -> None:
-    outer, inner = profile(), profile()
+    outer = profile()
+    inner = profile()
     with outer:
         with record_function("one"):
             pass
@@ -108,7 +109,8 @@ def test_the_tree_has_a_path_for_each_place_and_the_same_times_as_the_averages()
                 pass
             with record_function("layer"):
                 pass
-    tree, sample = prof.tree(), prof.events()[0]
+    tree = prof.tree()
+    sample = prof.events()[0]
     assert {one.path: one.count for one in tree} == {
         ("step",): 3,
         ("step", "forward"): 3,
@@ -508,7 +510,8 @@ def test_events_can_be_put_into_each_other_as_torchs() -> None:
         pass
     first, inside = prof.events()
     [second] = other.events()
-    before, known = first.self_cpu_time_total, {first: "first", second: "second"}
+    before = first.self_cpu_time_total
+    known = {first: "first", second: "second"}
     first.append_cpu_child(second)
     second.set_cpu_parent(first)
     first.append_kernel("kernel", 0, 2.5)

@@ -128,10 +128,8 @@ def test_each_setting_that_selects_something_selects_that_alone(settings: type[A
         RECORD_FUNCTIONS,
     )
     for name in off:
-        asked, wanted = (
-            select_by_settings(settings(**off | {name: True})),
-            settings.__dataclass_fields__[name].metadata["selects"],
-        )
+        asked = select_by_settings(settings(**off | {name: True}))
+        wanted = settings.__dataclass_fields__[name].metadata["selects"]
         extra, sources = (wanted, set()) if isinstance(wanted, Extra) else (Extra.NONE, {wanted})
         assert (asked.extras, asked.sources - RECORD_FUNCTIONS) == (extra, sources)
     assert select_by_settings(settings(scopes=frozenset({RecordScope.FUNCTION}))).scopes == 1
@@ -241,7 +239,8 @@ def test_a_detail_stands_for_the_four_budgets() -> None:
 @pytest.mark.parametrize("name", BUDGETS)
 @pytest.mark.parametrize("number", [7, None])
 def test_a_budget_wins_over_the_detail_wherever_each_is_set(name: str, number: int | None) -> None:
-    keyword, variable = {name: number}, {f"OTEL_RECFN_{name.upper()}": str(number)}
+    keyword = {name: number}
+    variable = {f"OTEL_RECFN_{name.upper()}": str(number)}
     for resolved in (
         Settings.resolve({"detail": "low", **keyword}, {}),
         Settings.resolve({"detail": "low"}, variable),

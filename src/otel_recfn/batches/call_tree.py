@@ -104,7 +104,8 @@ class CallTree(Sequence[CallPath]):
         below: dict[int, list[int]] = {}
         for path in np.argsort(self._sums.total_ns, kind="stable").tolist():
             below.setdefault(int(self._parent[path]), []).append(path)
-        order, waiting = [], list(below.get(-1, ()))
+        order = []
+        waiting = list(below.get(-1, ()))
         while waiting:
             path = waiting.pop()
             order.append(path)

@@ -68,7 +68,8 @@ def _with_each_value_once(batch: Batch) -> Batch:
     )
     for table, columns, first in tables:
         values = getattr(batch, table)
-        used, indices = np.zeros(len(values), np.bool_), np.zeros(len(values), np.uint32)
+        used = np.zeros(len(values), np.bool_)
+        indices = np.zeros(len(values), np.uint32)
         for name in columns:
             np.put(used, getattr(batch, name), True)
         entries = {value: value for value in first}

@@ -13,7 +13,8 @@ from otel_recfn.model.batch import SpanContextRef
 from otel_recfn.model.events import ContextFlag
 
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-_SUPPRESSED, _SAMPLED = int(ContextFlag.SUPPRESSED), int(ContextFlag.SAMPLED)
+_SUPPRESSED = int(ContextFlag.SUPPRESSED)
+_SAMPLED = int(ContextFlag.SAMPLED)
 
 
 class Outcome(IntEnum):

@@ -37,7 +37,8 @@ class Parts:
 
         The time is taken until the next one is asked for.
         """
-        ends, begins = batch.end_ns, batch.opened.columns["start_ns"]
+        ends = batch.end_ns
+        begins = batch.opened.columns["start_ns"]
         weight = len(ends) + OPENED_WEIGHT * len(begins)
         if weight <= self._limit:
             yield from self._measure(batch, weight)
@@ -45,7 +46,8 @@ class Parts:
         times = np.concatenate([ends, begins])
         order = np.argsort(times, kind="stable")
         weights = np.where(order < len(ends), 1, OPENED_WEIGHT)
-        times, reached = times[order], np.cumsum(weights)
+        times = times[order]
+        reached = np.cumsum(weights)
         done = 0
         while done < len(times):
             before = int(reached[done - 1]) if done else 0

@@ -58,11 +58,13 @@ class PythonIds:
         event_ids = np.concatenate([np.zeros(0, np.uint64), *[ids for ids, _ in begins]])
         starts = np.concatenate([np.zeros(0, np.int64), *[times for _, times in begins]])
         are_new = self._ids_for(event_ids) == 0
-        event_ids, starts = event_ids[are_new], starts[are_new]
+        event_ids = event_ids[are_new]
+        starts = starts[are_new]
         if not len(event_ids):
             return
         by_event_id = np.argsort(event_ids, kind="stable")
-        event_ids, starts = event_ids[by_event_id], starts[by_event_id]
+        event_ids = event_ids[by_event_id]
+        starts = starts[by_event_id]
         ids = np.empty(len(event_ids), np.uint64)
         # Each thread's begins ascend in both: so a stable sort by time merges them, and leaves a
         # thread's order to what began at the same time.
@@ -96,7 +98,8 @@ class PythonIds:
             named = np.concatenate((still_open.event_id, still_open.caller))
             indices = self._indices(named)
             rows = distinct(indices[self._event_ids[indices] == named])
-            self._event_ids, self._ids = self._event_ids[rows], self._ids[rows]
+            self._event_ids = self._event_ids[rows]
+            self._ids = self._ids[rows]
         return ids
 
     def _ids_for(self, event_ids: Ids) -> Ids:

@@ -56,7 +56,8 @@ def with_span_names(
     ``rows`` are module calls and phases of compilations, ``prefills`` those of them that are the
     first calls of generations.
     """
-    names, texts = list(batch.names), dict[tuple[int, int, bool], tuple[str, str]]()
+    names = list(batch.names)
+    texts = dict[tuple[int, int, bool], tuple[str, str]]()
     calls = list(
         zip(
             batch.name[rows].tolist(),

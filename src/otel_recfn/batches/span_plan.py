@@ -52,7 +52,8 @@ class SpanPlan(NamedTuple):
         ``extra_attributes`` are attributes, by row.
         """
         batch, rows = self.batch, self.row
-        source, scope = batch.source[rows], batch.scope[rows]
+        source = batch.source[rows]
+        scope = batch.scope[rows]
         phases = equals(source, EventSource.COMPILATION) | equals(source, EventSource.TORCH) & (
             equals(scope, RecordScope.USER_SCOPE)
         )
@@ -81,7 +82,8 @@ class SpanPlan(NamedTuple):
 
     def nbytes(self, texts: Iterable[str], beside: Sequence[NDArray[Any]] = ()) -> int:
         """The approximate bytes that it takes, with these texts, and columns beside its own."""
-        nbytes, columns = sum(map(len, texts)), [*beside]
+        nbytes = sum(map(len, texts))
+        columns = [*beside]
         batch = self.batch
         if len(batch):
             columns += [getattr(self, name) for name in self._fields[1:-2]]

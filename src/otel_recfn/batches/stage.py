@@ -272,7 +272,8 @@ class Stage(_native.Stage):
         linked_span = raw.linked_span
         traces = [high << 64 | low for high, low in typed_table("trace", raw.traces).tolist()]
         parent = _column(raw.parent, np.uint64)
-        no_id, no_linked_span = empty_column(np.uint64, len(row)), empty_column(np.int64, len(row))
+        no_id = empty_column(np.uint64, len(row))
+        no_linked_span = empty_column(np.int64, len(row))
         return SpanPlan(
             batch=batch,
             row=row,

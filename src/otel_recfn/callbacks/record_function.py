@@ -363,7 +363,9 @@ class RecordFunction:
         self._fn = ""
         self._inputs = self._kwinputs = None
         self._outputs, self._contexts = (), []
-        self._sequence_nr, self._handle, self._num_inputs = -1, 0, 0
+        self._sequence_nr = -1
+        self._handle = 0
+        self._num_inputs = 0
 
     def _hide_from_torch(self) -> None:
         """Hide the range from PyTorch's observers, which see by themselves what it stands for."""

@@ -204,7 +204,8 @@ class TorchCallbacks:
         if _library is not None:
             return
         with self._loading:
-            ask, self._asked_for = not self._asked_for, True
+            ask = not self._asked_for
+            self._asked_for = True
             if ask:
                 # A thread of ours may load, and must not import.
                 from otel_recfn.pytorch import observer_build  # noqa: F401

@@ -12,7 +12,8 @@ USAGE = "gen_ai.usage."
 """The prefix of the tokens in OpenTelemetry's conventions, by which backends add them up."""
 TIME_TO_FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
 """The time to the first token in these conventions, in seconds."""
-PHASE, PREFILL = GENERATION + "phase", "prefill"
+PHASE = GENERATION + "phase"
+PREFILL = "prefill"
 """The attribute of a generation's first call."""
 PREFILL_ID, FIRST_TOKEN_NS = "_prefill_event_id", "_first_token_unix_ns"
 INPUT_TOKENS, BATCH_SIZE = "_input_tokens", "_batch_size"
@@ -47,12 +48,11 @@ class Generation:
         """Add a range ``decode``, which makes the token of that number, and the attributes of
         its end.
         """
-        self.output_tokens, self.last_token_ns = (
-            self.output_tokens + 1,
-            max(self.last_token_ns, end_ns),
-        )
+        self.output_tokens += 1
+        self.last_token_ns = max(self.last_token_ns, end_ns)
         if PREFILL_ID in attributes:
-            self.count, self.output_tokens = self.count + 1, self.output_tokens + number - 1
+            self.count += 1
+            self.output_tokens += number - 1
             self.input_tokens += attributes[INPUT_TOKENS]
             self.batch_size = max(self.batch_size, attributes[BATCH_SIZE])
             self.prefill_ids.append(attributes[PREFILL_ID])

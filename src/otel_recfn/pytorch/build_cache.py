@@ -168,7 +168,8 @@ def open_directory() -> Path:
     try:
         os.listdir(directory)  # else it would seem to be empty
     except PermissionError:
-        user, way_out = os.geteuid(), f"chmod 755 {directory} where it was made, or {WAY_OUT}"
+        user = os.geteuid()
+        way_out = f"chmod 755 {directory} where it was made, or {WAY_OUT}"
         raise CacheUnsafe(
             f"the cache {directory} cannot be read by user {user}; {way_out}"
         ) from None

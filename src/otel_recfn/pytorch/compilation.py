@@ -35,8 +35,10 @@ from otel_recfn.support.code_names import code_text, python_call_name
 from otel_recfn.support.exceptions import failure
 from otel_recfn.support.foreign import WrappedFunction
 
-SCOPE, SOURCE = int(RecordScope.USER_SCOPE), int(EventSource.COMPILATION)
-FRAME, BACKWARD = f"_compile.compile_inner{SUFFIX}", f"backward._backward_impl{SUFFIX}"
+SCOPE = int(RecordScope.USER_SCOPE)
+SOURCE = int(EventSource.COMPILATION)
+FRAME = f"_compile.compile_inner{SUFFIX}"
+BACKWARD = f"backward._backward_impl{SUFFIX}"
 """The phases that cover a whole compilation."""
 POOLED = f"compile_file{SUFFIX}"
 """The C++ compiler.
@@ -159,7 +161,8 @@ class Compilation(AbstractContextManager[None]):
     ) -> None:
         self.reasons: list[str] = []
         """The guards of earlier compilations that failed."""
-        self._open_compilations, self._before = open_compilations, _read_counts()
+        self._open_compilations = open_compilations
+        self._before = _read_counts()
         self._id = str(compile_options.get("compile_id") or "")
         self._is_whole = bool(compile_options.get("one_graph"))
         name, text = _function(code, compile_options) if code is not None else ("backward", "")
@@ -176,7 +179,8 @@ class Compilation(AbstractContextManager[None]):
             and not self._is_whole
             and isinstance(error, details.find("graph_break") or ())
         ):
-            attributes["recfn.compile.fallback"], error = _short_reason(error), None
+            attributes["recfn.compile.fallback"] = _short_reason(error)
+            error = None
         text, stacktrace = failure(error)
         _native.end(self._event_id, text, stacktrace=stacktrace, attributes=json.dumps(attributes))
 
@@ -216,7 +220,8 @@ def _read_counts() -> Counts:
 
     One thread at a time compiles functions, but several may compile backward passes.
     """
-    counters, groups = details.find("compile_counters") or {}, ("graph_break", *CACHES)
+    counters = details.find("compile_counters") or {}
+    groups = ("graph_break", *CACHES)
     try:
         return {group: Counter(counters.get(group)) for group in groups}
     except RuntimeError:  # another thread counts

@@ -127,10 +127,8 @@ def _write_type(record_function: type) -> None:
 
 
 def _write_objects(record_function: type) -> None:
-    same_type, attribute = (
-        _dynamo("guards", "GuardBuilder").TYPE_MATCH,
-        _dynamo("source", "AttrSource"),
-    )
+    same_type = _dynamo("guards", "GuardBuilder").TYPE_MATCH
+    attribute = _dynamo("source", "AttrSource")
     context_manager = _dynamo("variables.torch", "TorchCtxManagerClassVariable")
 
     def trace(builder: Any, value: Any) -> Any:
@@ -147,7 +145,8 @@ def _write_objects(record_function: type) -> None:
 
 
 def _write_other(original: Any, other: Any) -> None:
-    same, attribute = _dynamo("guards", "GuardBuilder").ID_MATCH, _dynamo("source", "AttrSource")
+    same = _dynamo("guards", "GuardBuilder").ID_MATCH
+    attribute = _dynamo("source", "AttrSource")
 
     def trace(builder: Any, _value: Any) -> Any:
         builder.install_guards(same)

@@ -38,7 +38,8 @@ def data_worker() -> WorkerProcess | None:
 
 def _loop_arguments() -> Mapping[str, Any]:
     process = multiprocessing.process.current_process()
-    target, args = getattr(process, "_target", None), getattr(process, "_args", ())
+    target = getattr(process, "_target", None)
+    args = getattr(process, "_args", ())
     if not str(getattr(target, "__module__", "")).startswith(LOOPS):
         return {}
     try:

@@ -65,7 +65,8 @@ def input_reader() -> Callable[[], Inputs]:
     It looks at plain tensors alone, and at none under a mode, because others may run code of the
     program's.
     """
-    torch, has_modes = sys.modules["torch"], details.find("has_function_modes")
+    torch = sys.modules["torch"]
+    has_modes = details.find("has_function_modes")
     plain = {torch.Tensor, torch.nn.Parameter}
 
     def call_inputs() -> Inputs:
@@ -96,7 +97,9 @@ class Chain:
 
     def __init__(self, name: str, shape: Shape, grows: bool) -> None:
         self.name, self._first, self._last = name, shape, shape
-        self._grown, self.decodes, self._is_described = int(grows), False, False
+        self._grown = int(grows)
+        self.decodes = False
+        self._is_described = False
         self.tokens = 1
         """The number of tokens of each sequence when the last call ends."""
         self.first_event_id = self._first_token_ns = 0
@@ -108,15 +111,18 @@ class Chain:
 
     def continues(self, name: str, shape: Shape) -> bool:
         """Whether such a call continues the chain; if so, it is added."""
-        first, before = self._first, self._last[1]
+        first = self._first
+        before = self._last[1]
         if name != self.name or first[:1] + first[2:] != shape[:1] + shape[2:]:
             return False
-        grew, is_one = shape[1] == before + 1, shape[1] == 1 < first[1] and before in (1, first[1])
+        grew = shape[1] == before + 1
+        is_one = shape[1] == 1 < first[1] and before in (1, first[1])
         if not (grew or is_one or (shape[1] == before and self.decodes)):
             return False
         self._grown += grew
         self.decodes = self.decodes or is_one or self._grown > 1
-        self._last, self.tokens = shape, self.tokens + 1
+        self._last = shape
+        self.tokens += 1
         return True
 
     def end_call(self) -> str:
@@ -170,7 +176,8 @@ class Chains:
         """
         if not inputs.has_tokens or trains(module):
             return None
-        context, shape = exposed_steps.attached(), inputs.shapes[0]
+        context = exposed_steps.attached()
+        shape = inputs.shapes[0]
         chain = self._chains.get(context)
         if chain is None or not chain.continues(name, shape):
             chain = Chain(name, shape, bool(self._growing.get(module)))

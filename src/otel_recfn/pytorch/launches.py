@@ -51,7 +51,8 @@ class BackwardPasses:
         # The method is looked up by a function in C, so stacks and profilers see no frame of ours.
         members = {"run_backward": property(_native.before_launch), "launches": theirs.run_backward}
         try:
-            self._ours, self._theirs = type(kind.__name__, (kind,), members)(), theirs
+            self._ours = type(kind.__name__, (kind,), members)()
+            self._theirs = theirs
         except TypeError:  # a class that can't be derived from, or is made otherwise
             log.debug("backward passes are not watched", exc_info=True)
             return
@@ -149,7 +150,8 @@ class RemoteCalls(Source):
 
     def enable(self, _wanted: Wanted) -> None:
         """Carry contexts from now on."""
-        pickler, call = details.find("rpc_pickler"), details.find("rpc_call")
+        pickler = details.find("rpc_pickler")
+        call = details.find("rpc_call")
         if self._wrappers or pickler is None or call is None:
             return
         after = {

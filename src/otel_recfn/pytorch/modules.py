@@ -45,11 +45,9 @@ from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
 from otel_recfn.support.interruptions import raised_by_signal_handler
 from otel_recfn.support.logs import log
 
-SCOPE, SOURCE, EVALUATION = (
-    int(RecordScope.USER_SCOPE),
-    int(EventSource.MODULE),
-    int(EventFlag.EVALUATION),
-)
+SCOPE = int(RecordScope.USER_SCOPE)
+SOURCE = int(EventSource.MODULE)
+EVALUATION = int(EventFlag.EVALUATION)
 
 
 class _Outermost:
@@ -134,7 +132,8 @@ class ModuleRanges(Source):
     needs: str | None = "torch"
 
     def __init__(self, names: InstanceNames | None = None) -> None:
-        self._names, self._paths = names or InstanceNames(), ModulePaths()
+        self._names = names or InstanceNames()
+        self._paths = ModulePaths()
         self._call_inputs: Callable[[], Inputs] = lambda: NO_INPUTS
         self._removals: list[Callable[[], object]] = []
         self._failed = False
@@ -165,22 +164,19 @@ class ModuleRanges(Source):
     def enter_module(self, module: object) -> _Call:
         """Begin the range of a module's call."""
         thread = self._threads.own
-        outermost_call, name = _outermost.get(), self._names.name(module)
+        outermost_call = _outermost.get()
+        name = self._names.name(module)
         if outermost_call is None or outermost_call.module is None:
             return self._enter_outermost(thread, module, name)
-        path, flags = (
-            self._paths.path(outermost_call.module, module),
-            EVALUATION if thread.training.evaluates else 0,
-        )
+        path = self._paths.path(outermost_call.module, module)
+        flags = EVALUATION if thread.training.evaluates else 0
         return _Call(_native.begin(name, SCOPE, SOURCE, path, flags, code=_find_code(module)))
 
     def _enter_outermost(self, thread: _Thread, module: object, name: str) -> _Call:
         thread.training.begin_call(module, name)
-        flags, inputs, decode_id = (
-            EVALUATION if thread.training.evaluates else 0,
-            self._call_inputs(),
-            0,
-        )
+        flags = EVALUATION if thread.training.evaluates else 0
+        inputs = self._call_inputs()
+        decode_id = 0
         chain = thread.chains.begin(module, name, inputs, trains_now)
         if chain is not None and chain.decodes:
             decode_id = _native.begin(DECODE, SCOPE, SOURCE, flags=flags, step_number=chain.tokens)
@@ -237,7 +233,8 @@ def _watch_modules(ranges: ModuleRanges) -> list[Callable[[], object]]:
     function = details.find("module_call")
     if not isinstance(function, FunctionType):
         return []
-    is_compiling, is_tracing = details.find("is_compiling"), details.find("is_tracing") or bool
+    is_compiling = details.find("is_compiling")
+    is_tracing = details.find("is_tracing") or bool
 
     def otel_recfn_enter(module: object) -> object:
         try:
@@ -264,7 +261,8 @@ def _watch_modules(ranges: ModuleRanges) -> list[Callable[[], object]]:
 
 
 def _watch_scaled_steps(ranges: ModuleRanges) -> list[Callable[[], object]]:
-    function, is_compiling = details.find("scaled_step"), details.find("is_compiling")
+    function = details.find("scaled_step")
+    is_compiling = details.find("is_compiling")
     if not isinstance(function, FunctionType):
         return []
 
@@ -296,7 +294,8 @@ def _set_step_hooks(ranges: ModuleRanges) -> list[Callable[[], object]]:
 
     It is a plain function: torch.compile and torch.export see its first line and nothing more.
     """
-    register, is_compiling = details.find("step_hook"), details.find("is_compiling")
+    register = details.find("step_hook")
+    is_compiling = details.find("is_compiling")
     if register is None:
         return []
 

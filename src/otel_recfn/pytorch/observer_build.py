@@ -124,7 +124,8 @@ def build(library: NativeLibrary) -> Path:
     torch = find_torch()
     if (message := _failed.get(_build_key(torch, library))) is not None:
         raise ObserverUnavailable(message)
-    cache, name = build_cache.open_directory(), _build_name(torch, library)
+    cache = build_cache.open_directory()
+    name = _build_name(torch, library)
     if (built := build_cache.find(cache, name)) is not None:
         return built
     compiler = find_compiler()
@@ -166,7 +167,8 @@ def cache_key(torch: TorchInstallation, library: NativeLibrary) -> str:
 
 def _sources(library: NativeLibrary) -> list[Path]:
     """The source file and every header of ours that it includes, or that one of them does."""
-    found, to_read = {library.source}, [library.source]
+    found = {library.source}
+    to_read = [library.source]
     while to_read:
         included = {
             NATIVE / name
@@ -219,7 +221,8 @@ def _compile(
         "building %s for torch %s, once, about %d s; `otel-recfn build` does it ahead of time",
         *(library.name, torch.version, library.seconds),
     )
-    output, complaints = workshop / f"{library.name}.so", []
+    output = workshop / f"{library.name}.so"
+    complaints = []
     for standard in STANDARDS:
         command = [*compiler, standard, *_arguments(torch, library, output)]
         complaint = run_compiler(command)

@@ -105,7 +105,8 @@ def _change(change: int) -> None:
     """
     global _running
     with _lock:
-        was, _running = _running, max(0, _running + change)
+        was = _running
+        _running = max(0, _running + change)
         if bool(was) != bool(_running):
             for listener in _listeners:
                 listener(_running > 0)

@@ -49,11 +49,9 @@ from otel_recfn.recording.watched import is_traced
 from otel_recfn.support.code_names import code_text
 from otel_recfn.support.exceptions import failure
 
-USER_SCOPE, SOURCE, ASYNC = (
-    int(RecordScope.USER_SCOPE),
-    int(EventSource.RECORD_FUNCTION),
-    int(EventFlag.ASYNC),
-)
+USER_SCOPE = int(RecordScope.USER_SCOPE)
+SOURCE = int(EventSource.RECORD_FUNCTION)
+ASYNC = int(EventFlag.ASYNC)
 F = TypeVar("F", bound=Callable[..., Any])
 Step = Callable[[], Any]
 
@@ -144,7 +142,8 @@ def maker(record_function: Any, name: str, args: Any, func: Any) -> Any:
     """A function that makes the range, or step, of a call. torch.compile can trace the type, but
     not the general way.
     """
-    traced, code = functools.partial(record_function, name, args), code_text(func)
+    traced = functools.partial(record_function, name, args)
+    code = code_text(func)
     if not code:
         return traced
     coded = functools.partial(record_function._with_code, name, args, code)

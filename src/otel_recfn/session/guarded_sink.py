@@ -88,7 +88,8 @@ class GuardedSink:
         # nothing.
         long_ns = int(self._open_range_s * 1e9)
         found = copies.take(copies.end_ns - copies.start_ns >= long_ns)
-        had_some, self._reported_open = self._reported_open, len(found) > 0
+        had_some = self._reported_open
+        self._reported_open = len(found) > 0
         return found if had_some or self._reported_open else None
 
     def flush(self, deadline: float) -> bool:

@@ -369,7 +369,8 @@ class Session:
     def at_exit(self) -> None:
         """End every capture within its ``exit_timeout_s`` and a second."""
         follow_fork()
-        began, captures = time.monotonic(), list(self._captures)
+        began = time.monotonic()
+        captures = list(self._captures)
         longest_s = max([capture.exit_timeout_s for capture in captures], default=0.0)
         self.deliver_by = began + EXIT_SECONDS + DELIVERY_SHARE * longest_s
         # Daemon threads continue. To read what they begin from here on would take the time of what
@@ -404,11 +405,9 @@ class Session:
 
     def after_fork_in_child(self) -> None:
         """Go on in a forked child, with an empty recorder and sinks of the child's own."""
-        ending, self._switching, self._captures.ending = (
-            self._captures.ending,
-            threading.RLock(),
-            set(),
-        )
+        ending = self._captures.ending
+        self._switching = threading.RLock()
+        self._captures.ending = set()
         self._fork_locks, self.deliver_by = {}, math.inf
         self._draining.after_fork_in_child()
         self._unused.after_fork_in_child()

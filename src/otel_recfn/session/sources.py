@@ -30,7 +30,8 @@ def process_sources(recorder: Recorder) -> list[Source]:
     """Every source, in the order in which they are enabled; they are disabled in the reverse
     order.
     """
-    observer, names = TorchObserver(), InstanceNames()
+    observer = TorchObserver()
+    names = InstanceNames()
     modules = ModuleRanges(names)
     texts = partial(ProgramTexts, ModuleCalls(names, modules.announces_now), CALL_FILES)
     return [

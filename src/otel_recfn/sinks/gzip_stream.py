@@ -35,7 +35,11 @@ MIN_ROOM = 512
 WAITING_BYTES = 1 << 20
 """The characters of text that are compressed at once."""
 FRAME = struct.Struct("<BBBBIBB")
-IDENTIFIED, DEFLATED, EXTRA, FASTEST, UNKNOWN_SYSTEM = (0x1F, 0x8B), 8, 4, 4, 255
+IDENTIFIED = (0x1F, 0x8B)
+DEFLATED = 8
+EXTRA = 4
+FASTEST = 4
+UNKNOWN_SYSTEM = 255
 """Bytes of a member's header (RFC 1952)."""
 MEMBERS_FRAME = FRAME.size + 8
 LAST_BLOCK = b"\x03\x00"
@@ -81,7 +85,8 @@ class GzipStream(PlainStream):
         return self.flush(offset) if len(self._waiting) >= WAITING_BYTES else b""
 
     def flush(self, offset: int) -> bytes:
-        text, self._waiting = self._waiting, bytearray()
+        text = self._waiting
+        self._waiting = bytearray()
         made = _members(
             text, offset, self._compressed, lambda room: int(room * self._shrinks * 0.95)
         )
@@ -89,7 +94,8 @@ class GzipStream(PlainStream):
         return made
 
     def forget(self) -> None:
-        self._waiting, self._compressor = bytearray(), None
+        self._waiting = bytearray()
+        self._compressor = None
 
     def encode_apart(self, text: bytes, offset: int) -> bytes:
         return _members(text, offset, _store_member, lambda room: room - len(_store_member(b"")))
@@ -119,16 +125,19 @@ def _members(
         deflated: a text as deflate's blocks, with a last one.
         fitting: how much text fits into a number of bytes.
     """
-    made, remaining = [], memoryview(text)
+    made = []
+    remaining = memoryview(text)
     while len(remaining):
         room = PAGE - offset % PAGE
-        size, member = fitting(room - MEMBERS_FRAME), b""
+        size = fitting(room - MEMBERS_FRAME)
+        member = b""
         while not member:
             part = remaining[: max(1, size)]
             member = _member(part, deflated(part), room)
             size = len(part) * 3 // 4
         made.append(member)
-        offset, remaining = offset + len(member), remaining[len(part) :]
+        offset += len(member)
+        remaining = remaining[len(part) :]
     return b"".join(made)
 
 

@@ -22,7 +22,8 @@ class Flush:
     """A flush in the queue, whose caller waits until what was put before it is done."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
         self._flushed = False
         self.done = threading.Event()
 

@@ -74,7 +74,8 @@ class ProgramTexts:
         self, namer: FrameNamer, asked: tuple[str, ...], calls: PythonCalls = ALL_CALLS
     ) -> None:
         self._namer, self.asked = namer, asked
-        self.included, self.excluded = function_paths(calls.include), function_paths(calls.exclude)
+        self.included = function_paths(calls.include)
+        self.excluded = function_paths(calls.exclude)
         self.c_calls, self.call_sites, self.max_depth = (
             calls.c_calls,
             calls.call_sites,
@@ -86,7 +87,8 @@ class ProgramTexts:
             if isinstance(folder, str)
         }
         self.prefixes = tuple(sorted(folders, key=len, reverse=True))
-        self.own, self.own_that_calls = (OWN,), OWN_THAT_CALLS
+        self.own = (OWN,)
+        self.own_that_calls = OWN_THAT_CALLS
 
     def code_text(self, code: CodeType, line: int) -> str | FrameText:
         """The namer of calls that run this code from that line on."""

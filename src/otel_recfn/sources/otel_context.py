@@ -153,7 +153,8 @@ class ContextWatcher(Source):
         """The current context, with a step's span, or with that of the thread for which PyTorch
         works in this one.
         """
-        seen, launching = _native.current_in_step(attached), _native.launching_span()
+        seen = _native.current_in_step(attached)
+        launching = _native.launching_span()
         if launching is None or trace.get_current_span(seen) is not trace.INVALID_SPAN:
             return seen
         return trace.set_span_in_context(launching, seen)
@@ -191,7 +192,8 @@ class ContextWatcher(Source):
         """
         try:
             # Kept, because another thread may end showing.
-            seen, ranges = self._seen_without_ranges(attached), self._ranges
+            seen = self._seen_without_ranges(attached)
+            ranges = self._ranges
             return ranges.seen_from(seen) if ranges is not None else seen
         except Exception as error:
             if raised_by_signal_handler(error):

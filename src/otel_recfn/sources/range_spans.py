@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from otel_recfn._native import TaskEntry
 
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-_SAMPLED_ALONE, _STEP = int(ContextFlag.SAMPLED), int(ContextFlag.STEP)
+_SAMPLED_ALONE = int(ContextFlag.SAMPLED)
+_STEP = int(ContextFlag.STEP)
 _STEP_SOURCE = int(EventSource.STEP)
 
 
@@ -176,7 +177,9 @@ class RangeSpans:
         """The outermost range around it that becomes a span: others were recorded for captures
         that began before.
         """
-        is_known, becoming, outer_range = range_.event_id == range_.root, range_, range_.outer
+        is_known = range_.event_id == range_.root
+        becoming = range_
+        outer_range = range_.outer
         while (
             outer_range is not None
         ):  # also through ranges that have ended, while this one goes on

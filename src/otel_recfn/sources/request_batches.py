@@ -98,7 +98,8 @@ def _request_batch(name: str, contexts: Sequence[object]) -> RequestBatch:
     span gets no link: of two references to one span, backends show one.
     """
     parent = _request(trace.get_current_span(), 0)
-    links, requests = dict[_Ids, Link](), dict[_Ids, Request]()
+    links = dict[_Ids, Link]()
+    requests = dict[_Ids, Request]()
     for position, given in enumerate(contexts):
         found = _request(given, position)
         if found is None:

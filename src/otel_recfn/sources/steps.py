@@ -57,7 +57,9 @@ from otel_recfn.support.request_batch import BATCH_SIZE, RequestBatch
 F = TypeVar("F", bound=Callable[..., Any])
 Block = TypeVar("Block", bound="StepBlock")
 
-USER_SCOPE, SOURCE, ASYNC = int(RecordScope.USER_SCOPE), int(EventSource.STEP), int(EventFlag.ASYNC)
+USER_SCOPE = int(RecordScope.USER_SCOPE)
+SOURCE = int(EventSource.STEP)
+ASYNC = int(EventFlag.ASYNC)
 NUMBERS = range(1 << 63)
 MAX_NAMES = 1024
 """The most names that are counted; beyond it the count of the one unused for longest is
@@ -282,7 +284,8 @@ class OpenStep:
     ) -> None:
         self.began_ns, self._unix_ns = monotonic_ns, unix_ns
         """When it began, in monotonic and in Unix nanoseconds, if it may have a span."""
-        self.span, self.outer = span, innermost_step()
+        self.span = span
+        self.outer = innermost_step()
         self._unended = [span] if span is not None else []
         """The span until it is ended, by whoever takes it out."""
         self.requests = requests
@@ -335,12 +338,14 @@ class OpenStep:
         ticks = duration_ns = 0
         if self.began_ns:
             now = _native.moment()
-            ticks, duration_ns = now.ticks, now.monotonic_ns - self.began_ns
+            ticks = now.ticks
+            duration_ns = now.monotonic_ns - self.began_ns
         cpu_time_ns = _native.end(self.event_id, text, stacktrace=stacktrace, at=ticks)
         if self.shown is not None:
             _native.end_step(self.shown)
         _open_steps.pop(id(self), None)
-        end_ns, waited_ns = self._unix_ns + duration_ns, wait_time_ns(duration_ns, cpu_time_ns)
+        end_ns = self._unix_ns + duration_ns
+        waited_ns = wait_time_ns(duration_ns, cpu_time_ns)
         # Before its span ends, because the sink takes it then.
         if self.requests is not None:
             self.requests.end(end_ns, text, waited_ns)

@@ -92,7 +92,8 @@ def stack_trace(error: BaseException, text: str) -> str:
     """Python's text of an exception, with ``text`` last, and without source code, which may have
     to be read from files.
     """
-    whole, seen = _section(error, text), [error]
+    whole = _section(error, text)
+    seen = [error]
     while len(seen) < MAX_EXCEPTIONS:
         cause = error.__cause__
         earlier = cause if cause is not None or error.__suppress_context__ else error.__context__

@@ -163,7 +163,8 @@ def addition(child: bool = False) -> str:
 
     ``child``: it is known to be a child.
     """
-    rank, restarts = number_in_environment((*RANK, *LOCAL_RANK)), number_in_environment(RESTARTS)
+    rank = number_in_environment((*RANK, *LOCAL_RANK))
+    restarts = number_in_environment(RESTARTS)
     rank_part = (
         f".rank{rank}" + (f".restart{restarts}" if restarts else "") if rank is not None else ""
     )
@@ -238,7 +239,8 @@ class _Entry:
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[str, dict[str, Any]]]:
         global _passed_once
-        is_first, _passed_once = not _passed_once and logs_for_all_children(), True
+        is_first = not _passed_once and logs_for_all_children()
+        _passed_once = True
         return exec, (ARRIVES, {"given": {**self._inherited, "is_first": is_first}})
 
 

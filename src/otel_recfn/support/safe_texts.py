@@ -78,7 +78,8 @@ def _without_secrets(word: str) -> str:
 
 def safe_error(error: BaseException, hidden: Iterable[str] = ()) -> str:
     """The type of an error, and the text of the system's error behind it, or its own."""
-    name, text = type(error).__name__, safe_text(_system_error(error), hidden)
+    name = type(error).__name__
+    text = safe_text(_system_error(error), hidden)
     return f"{name}: {text}" if text else name
 
 
@@ -105,7 +106,8 @@ def _system_error(error: BaseException) -> BaseException:
     """The first cause that is an OSError: those of libraries hold the whole request in their
     texts.
     """
-    found, seen = error, [error]
+    found = error
+    seen = [error]
     while (cause := seen[-1].__cause__ or seen[-1].__context__) is not None and all(
         cause is not each for each in seen
     ):
@@ -118,10 +120,8 @@ def secrets_of(endpoint: str, headers: Iterable[tuple[str, str]] = ()) -> tuple[
     """The parts of an endpoint, and of headers that are sent there, that may be in no text; the
     longest first.
     """
-    user_info, query = (
-        (endpoint.partition("://")[2] or endpoint).rpartition("@")[0],
-        endpoint.partition("?")[2],
-    )
+    user_info = (endpoint.partition("://")[2] or endpoint).rpartition("@")[0]
+    query = endpoint.partition("?")[2]
     found = {
         user_info,
         *user_info.split(":", 1),

@@ -103,7 +103,8 @@ class SpanLog:
 
     def _log(self, span: Any, time_ns: Any, *, is_end: bool) -> None:
         now = _native.moment()
-        key, parent = _span_key(span.context), span.parent
+        key = _span_key(span.context)
+        parent = span.parent
         name = span.name if isinstance(span.name, str) and span.name else f"span {key[1]:016x}"
         own_ns = (
             int(time_ns) if isinstance(time_ns, (int, float)) and 0 <= time_ns <= LAST_NS else None
@@ -173,7 +174,8 @@ class SpanLog:
 
         Its parent may be the span of a range in the innermost one.
         """
-        parent_key, found = begin.parent, set[Key]()
+        parent_key = begin.parent
+        found = set[Key]()
         if parent_key is not None and parent_key not in self._open:
             innermost = next(reversed(nesting), None)
             parent_key = (

@@ -17,7 +17,8 @@ from otel_recfn.batches.stage import Decided, Stage
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope, make_event_id
 
-LINKABLE, NODE = 1 << 31, 1 << 30
+LINKABLE = 1 << 31
+NODE = 1 << 30
 """Flags of a program's row, beside those of EventFlag: it has a sequence number; it is a
 backward node.
 """
@@ -52,10 +53,12 @@ def nested(
     draw: st.DrawFn, thread: int = 1, most: int = 40, flags: Sequence[int] = (0,), names: int = 8
 ) -> list[Row]:
     """Ranges of one thread, of so many names. Durations nest."""
-    here, count = _Thread(thread), draw(st.integers(0, most))
+    here = _Thread(thread)
+    count = draw(st.integers(0, most))
 
     def run(parent: int, depth: int) -> None:
-        event_id, start = here.next_id(), here.clock
+        event_id = here.next_id()
+        start = here.clock
         here.clock += draw(st.integers(0, 5))
         while depth < 6 and here.begun < count and draw(st.booleans()):
             run(event_id, depth + 1)
@@ -87,7 +90,8 @@ def threads(draw: st.DrawFn) -> list[Row]:
     known_flags = (EventFlag.ASYNC, EventFlag.EXPOSED, EventFlag.ERROR, EventFlag.IN_COMPILATION)
     flags = (0, 0, 0, *map(int, known_flags), LINKABLE, NODE, NODE | int(EventFlag.EXPOSED))
     parts = [draw(nested(number, 25, flags)) for number in (1, 2, 3)]
-    known, moved = ([0, make_event_id(9, 1)], [0, make_event_id(9, 1)]), []
+    known = ([0, make_event_id(9, 1)], [0, make_event_id(9, 1)])
+    moved = []
     for part in parts:
         unit = draw(st.integers(0, 1))
         below = draw(st.sampled_from(known[unit]))
@@ -160,7 +164,8 @@ MAX_BUDGET = 12
 
 def decided(batches: Sequence[Batch], budget: int, *, unit: int = 0, duration_ns: int) -> Decided:
     """One unit, whose span took so long, when these batches have come."""
-    stage, above = Stage(max(budget, MAX_BUDGET)), SpanContext(1, SPAN + unit, False)
+    stage = Stage(max(budget, MAX_BUDGET))
+    above = SpanContext(1, SPAN + unit, False)
     for batch in batches:
         stage.add(batch, {})
     number = stage.find(above)

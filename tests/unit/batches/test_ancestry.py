@@ -106,7 +106,9 @@ class Recording:
     def _drain(self) -> Batch:
         copies = [{**row, "flags": EventFlag.PARTIAL} for row in reversed(self.open)]
         batch = make_batch([*self.closed, *copies], self.untold)
-        closed, self.closed, self.untold = len(self.closed), [], []
+        closed = len(self.closed)
+        self.closed = []
+        self.untold = []
         return replace(batch, closed=closed)
 
     def expected(self, view: View) -> dict[int, int]:
@@ -130,7 +132,8 @@ class Recording:
 
     def with_spans_between(self, view: View) -> set[int]:
         """The ranges that a span is between, and what is around them in the view."""
-        parents, found = view.parents(), set[int]()
+        parents = view.parents()
+        found = set[int]()
         by_id = {row["event_id"]: row for row in self.rows}
         for event_id, parent in parents.items():
             each = by_id[event_id]
@@ -218,7 +221,8 @@ FORGET = [("drain",), *[("begin", 0, 1, 0), ("end", -1), ("drain",)] * 6]
 
 
 def test_a_range_below_a_hidden_one_that_was_forgotten_is_top_level() -> None:
-    hidden, child = ("begin", 2, 0, 0), ("begin", 0, 0, 7)
+    hidden = ("begin", 2, 0, 0)
+    child = ("begin", 0, 0, 7)
     recording = record(
         1 << SCOPES[0], [("join", 1 << SCOPES[2]), hidden, ("end", -1), *FORGET, child]
     )

@@ -109,7 +109,8 @@ def test_each_range_is_in_one_group_and_groups_stand_as_they_first_began(
 ) -> None:
     batch = make_batch(rows)
     groups = key_averages(batch, group_by_input_shape=with_shapes)
-    counts, flops = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    counts = Counter[tuple[str, str]]()
+    flops = Counter[tuple[str, str]]()
     ranges = [row for row in rows if row["kind"] == RowKind.RANGE]
     for row in sorted(ranges, key=lambda row: row["start_ns"]):
         counts[key_of(row, with_shapes)] += 1

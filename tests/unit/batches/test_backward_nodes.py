@@ -84,12 +84,11 @@ def test_it_has_the_place_of_the_range_around_and_all_else_of_the_node(
     edges = [0, *cuts, 5]
     batches = [rows()[first:last] for first, last in itertools.pairwise(edges)]
     (done,) = decided(batches, max_waiting=max_waiting)
-    spans, parents = (
-        all_spans([done]),
-        dict(zip(done.plan.event_id.tolist(), done.plan.parent.tolist(), strict=True)),
-    )
+    spans = all_spans([done])
+    parents = dict(zip(done.plan.event_id.tolist(), done.plan.parent.tolist(), strict=True))
     assert set(spans) == {BACKWARD, AROUND, HOOK, OPERATOR}
-    node, around = spans[AROUND], row(AROUND, "", BACKWARD, 1, 95)
+    node = spans[AROUND]
+    around = row(AROUND, "", BACKWARD, 1, 95)
     assert (node.name, node.scope) == ("MulBackward0", RecordScope.BACKWARD_FUNCTION)
     assert (node.shapes, node.sequence_nr) == ("[[2,3]]", 7)
     assert (node.parent, node.start_ns, node.end_ns) == (
@@ -127,7 +126,8 @@ def test_its_row_waits_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_summed_up_they_count_once() -> None:
-    many, number = list[Row](), itertools.count(10, 10)
+    many = list[Row]()
+    number = itertools.count(10, 10)
     for first in itertools.islice(number, 40):
         start = first / 10
         shifted = [
@@ -154,7 +154,8 @@ def three_nodes(of_around: int = 0) -> list[Row]:
     """Three ranges of 20 ms, each around a node of 10 ms, in one of 100 ms; with flags."""
     nodes = []
     for number in range(3):
-        around, start_ms = AROUND + 10 * number, 30 * number
+        around = AROUND + 10 * number
+        start_ms = 30 * number
         scope = {"scope": RecordScope.BACKWARD_FUNCTION}
         nodes += [
             row(around + 1, "MulBackward0", around, start_ms + 1, 10, **scope),
@@ -206,7 +207,9 @@ def test_the_longest_range_of_a_unit_stays_a_sum_if_a_node_is_one_with_it() -> N
     assert (done.summaries["count"].tolist(), _folded(done)) == ([1], 2)
 
 
-EXPOSED, ERROR, PARTIAL = int(EventFlag.EXPOSED), int(EventFlag.ERROR), int(EventFlag.PARTIAL)
+EXPOSED = int(EventFlag.EXPOSED)
+ERROR = int(EventFlag.ERROR)
+PARTIAL = int(EventFlag.PARTIAL)
 
 
 def test_where_the_program_saw_the_node_the_span_has_the_id_that_it_saw() -> None:

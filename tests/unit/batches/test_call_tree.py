@@ -71,7 +71,8 @@ class Expected:
     durations: list[int] = field(default_factory=list)
 
     def as_listed(self) -> tuple[Any, ...]:
-        shortest, longest = min(self.durations, default=0), max(self.durations, default=0)
+        shortest = min(self.durations, default=0)
+        longest = max(self.durations, default=0)
         return len(self.durations), self.total, self.own, shortest, max(longest, 0), self.waited
 
 
@@ -83,7 +84,8 @@ def paths_of(batch: Batch, by: By) -> dict[tuple[str, ...], Expected]:
     )
     found: dict[tuple[str, ...], Expected] = defaultdict(Expected)
     for event in events.values():
-        path, spent = path_of(event, events, by), event.end_ns - event.start_ns
+        path = path_of(event, events, by)
+        spent = event.end_ns - event.start_ns
         found[path].own += own[event.event_id]
         found[path].total += spent
         found[path].durations.append(spent)

@@ -83,14 +83,17 @@ class Place(NamedTuple):
 
 
 def place_of(row: Row, by_id: dict[int, Row], have_spans: dict[int, int]) -> Place:
-    path, above = (row.name,), row.parent
+    path = (row.name,)
+    above = row.parent
     while above in by_id and above not in have_spans:
-        path, above = (by_id[above].name, *path), by_id[above].parent
+        path = (by_id[above].name, *path)
+        above = by_id[above].parent
     return Place(above if above in have_spans else 0, path)
 
 
 def folded_by_place(rows: Sequence[Row], one: Decided) -> dict[Place, list[Row]]:
-    by_id, have_spans = {row.event_id: row for row in rows}, kept(one)
+    by_id = {row.event_id: row for row in rows}
+    have_spans = kept(one)
     found: dict[Place, list[Row]] = {}
     for row in rows:
         if row.event_id not in have_spans:
@@ -119,7 +122,8 @@ def test_each_nanosecond_is_the_time_of_one_range(rows: list[Row], budget: int) 
     sums = whole_unit(one)
     if sums is None or not sums["ranges"]:  # each has a span, which says it
         return
-    own, expected = self_times(rows), dict[str, tuple[int, int]]()
+    own = self_times(rows)
+    expected = dict[str, tuple[int, int]]()
     for row in rows:
         name = str(CALLED.get(row.name, {}).get("name", f"name {row.name}"))
         count, self_ns = expected.get(name, (0, 0))
@@ -141,7 +145,8 @@ def test_a_span_says_what_was_folded_into_it(rows: list[Row], budget: int) -> No
     """Those whose nearest kept range it is, and the time of the outermost of them."""
     one = folded(rows, budget)
     ids = one.plan.batch.event_id.tolist()
-    counts, times = Counter[int](), Counter[int]()
+    counts = Counter[int]()
+    times = Counter[int]()
     for place, members in folded_by_place(rows, one).items():
         counts[place.holder] += len(members)
         times[place.holder] += sum(row.duration_ns for row in members if len(place.path) == 1)
@@ -213,7 +218,8 @@ def test_a_range_that_is_kept_has_what_it_lies_in_and_comes_after_it(
     for unit in {row.unit for row in rows}:
         mine = {row.event_id: row for row in rows if row.unit == unit}
         one = folded(rows, budget, unit=unit)
-        have_spans, came = kept(one), {0}
+        have_spans = kept(one)
+        came = {0}
         for event_id, parent in have_spans.items():
             assert parent in came
             came.add(event_id)
@@ -235,7 +241,8 @@ def test_no_sum_without_a_span_took_longer_than_one_with_a_span(
 ) -> None:
     one = folded(rows, budget)
     shown = set(one.summaries["first_id"].tolist())
-    with_span, without = [1 << 60], [0]
+    with_span = [1 << 60]
+    without = [0]
     for members in folded_by_place(rows, one).values():
         has_span = any(row.event_id in shown for row in members)
         (with_span if has_span else without).append(sum(row.duration_ns for row in members))
@@ -335,7 +342,8 @@ def row(number: int, name: int, start_ns: int, duration_ns: int, parent: int = 0
 
 def one_after_another(*ran: tuple[int, int]) -> list[Row]:
     """Ranges directly in the unit, by name and time."""
-    rows, clock = list[Row](), 0
+    rows = list[Row]()
+    clock = 0
     for number, (name, duration_ns) in enumerate(ran, 1):
         rows.append(row(number, name, clock, duration_ns))
         clock += duration_ns
@@ -422,7 +430,8 @@ def test_a_call_that_took_much_longer_than_the_others_stands_beside_their_sum(
     prefill: int, expected: list[int]
 ) -> None:
     """A tenth of the unit, and twice as long as the 18 others: 60 ns of 204 are, 9 of 153 not."""
-    rows, clock = list[Row](), 0
+    rows = list[Row]()
+    clock = 0
     for number in range(19):
         call = make_event_id(1, 2 * number + 1)
         duration = prefill if number == 0 else 8

@@ -79,7 +79,8 @@ def test_what_all_batches_share_is_shared_by_what_is_made_of_them(
     batches = [
         sharing(batch) if shared else batch for batch, shared in zip(batches, shares, strict=False)
     ]
-    said, empty = [row for batch in batches for row in batch.events()], in_all(batches)
+    said = [row for batch in batches for row in batch.events()]
+    empty = in_all(batches)
     assert len(empty) >= 10 if all(shares[: len(batches)]) else not empty
     whole = merged(batches)
     assert list(whole.events()) == said

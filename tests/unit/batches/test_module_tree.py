@@ -159,7 +159,8 @@ class Model:
         return None, True
 
     def path(self, event: Event) -> tuple[str, ...]:
-        is_call, before = event.source == EventSource.MODULE, self._before(event)
+        is_call = event.source == EventSource.MODULE
+        before = self._before(event)
         around = self._around(event) if is_call else None
         name = (
             self._line(before)
@@ -223,10 +224,8 @@ def expected_of(batch: Batch) -> dict[tuple[str, ...], tuple[int, ...]]:
     found: dict[tuple[str, ...], Expected] = defaultdict(Expected)
     for event in model.events.values():
         line, moved = model.shown_in(event)
-        path, spent = (
-            model.path(line) if line is not None else ("(in no module)",),
-            own[event.event_id],
-        )
+        path = model.path(line) if line is not None else ("(in no module)",)
+        spent = own[event.event_id]
         found[path].own += spent
         if line is event or line is None:
             found[path].durations.append(event.duration_ns if line is event else spent)

@@ -129,7 +129,8 @@ def in_a_span(outer_ns: int, inner_ns: int, **columns: Any) -> Batch:
 def test_time_in_a_span_is_none_of_the_range_around_the_span(
     columns: dict[str, Any], own_ns: int, budget: int, at_once: bool
 ) -> None:
-    stage, batch = Stage(9), in_a_span(8 * MS, 5 * MS, **columns)
+    stage = Stage(9)
+    batch = in_a_span(8 * MS, 5 * MS, **columns)
     for part in [batch] if at_once else [batch.take(slice(1)), batch.take(slice(1, None))]:
         stage.add(part)
     outer = stage.find(ABOVE)

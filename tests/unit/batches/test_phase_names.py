@@ -28,7 +28,8 @@ def test_names(name: str, shown: str) -> None:
 
 
 def named(batch: Batch, rows: list[int]) -> Batch:
-    zeros, no_ids = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint64)
+    zeros = np.zeros(len(rows), np.int64)
+    no_ids = np.zeros(len(rows), np.uint64)
     return SpanPlan(batch, np.array(rows), no_ids, no_ids, zeros, no_ids, zeros, []).named({}).batch
 
 

@@ -38,11 +38,14 @@ def programs(draw: st.DrawFn) -> list[Call]:
     """Calls that nest in their threads, each step of which begins or ends one; two threads may
     do so at the same time.
     """
-    calls, counts, stacks = list[Call](), [0, 0], ([], [])
+    calls = list[Call]()
+    counts = [0, 0]
+    stacks = ([], [])
     steps = draw(
         st.lists(st.tuples(st.integers(0, 1), st.booleans(), st.integers(0, 1)), max_size=30)
     )
-    now, own_times = 10, [0, 0]
+    now = 10
+    own_times = [0, 0]
     for thread, begins, passes in [
         *steps,
         *[(thread, False, 1) for thread in (0, 1) for _ in range(30)],
@@ -108,7 +111,8 @@ def test_calls_that_come_in_turn_have_the_ids_of_those_that_are_known_at_once(
     calls: list[Call], drains: set[int]
 ) -> None:
     batches = batches_of(calls, drains)
-    at_once, in_turn = PythonIds(), PythonIds()
+    at_once = PythonIds()
+    in_turn = PythonIds()
     at_once.add(batches)
     known = {
         key: ids for batch in batches for key, ids in ids_in(batch, at_once, follows=False).items()
@@ -127,7 +131,8 @@ def test_calls_that_come_in_turn_have_the_ids_of_those_that_are_known_at_once(
 def test_ids_stay_in_order_where_a_batch_is_lost(
     calls: list[Call], drains: set[int], lost: int
 ) -> None:
-    batches, ids = batches_of(calls, drains), PythonIds()
+    batches = batches_of(calls, drains)
+    ids = PythonIds()
     del batches[min(lost, len(batches) - 1)]
     found = {
         key: own for batch in batches for key, (own, _) in ids_in(batch, ids, follows=True).items()

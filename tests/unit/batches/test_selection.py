@@ -27,11 +27,9 @@ from otel_recfn.model.events import (
 
 pytestmark = pytest.mark.one_python
 
-FUNCTION, BACKWARD, USER = (
-    1 << RecordScope.FUNCTION,
-    1 << RecordScope.BACKWARD_FUNCTION,
-    1 << RecordScope.USER_SCOPE,
-)
+FUNCTION = 1 << RecordScope.FUNCTION
+BACKWARD = 1 << RecordScope.BACKWARD_FUNCTION
+USER = 1 << RecordScope.USER_SCOPE
 
 
 @dataclass
@@ -46,7 +44,8 @@ class OneThread:
         self.closed: list[dict[str, Any]] = []
 
     def begin(self, scope: RecordScope = RecordScope.FUNCTION, **columns: Any) -> int:
-        self.begun, self.now = self.begun + 1, self.now + 1
+        self.begun = self.begun + 1
+        self.now = self.now + 1
         event_id = make_event_id(MAIN_THREAD.number, self.begun)
         above = self.open[-1] if self.open else None
         parent, root = (above["event_id"], above["root"]) if above else (0, event_id)
@@ -83,7 +82,8 @@ def tree(events: Sequence[Event]) -> dict[int, int]:
 
 
 def test_the_last_view_has_open_ranges_as_partial_ones() -> None:
-    thread, view = OneThread(), Selection(Selected())
+    thread = OneThread()
+    view = Selection(Selected())
     outer = thread.begin()
     thread.point(RowKind.RANGE)
     assert outer not in tree(list(view.view(thread.drain()).events()))
@@ -137,8 +137,10 @@ def test_extras_that_were_not_asked_for_are_left_out() -> None:
 
 def test_a_profiler_run_sees_its_own_rows_and_marks_alone() -> None:
     thread = OneThread()
-    own, other = thread.point(RowKind.RANGE, profiler=1), thread.point(RowKind.RANGE, profiler=2)
-    mark, free = thread.point(RowKind.MARK, profiler=1), thread.point(RowKind.MARK)
+    own = thread.point(RowKind.RANGE, profiler=1)
+    other = thread.point(RowKind.RANGE, profiler=2)
+    mark = thread.point(RowKind.MARK, profiler=1)
+    free = thread.point(RowKind.MARK)
     batch = thread.drain()
     assert list(tree(list(Selection(Selected(profiler=1)).view(batch).events()))) == [own, mark]
     assert list(tree(list(Selection(Selected()).view(batch).events()))) == [own, other, free]

@@ -52,11 +52,9 @@ CONTEXTS = [
     NO_CONTEXT,
     *[SpanContextRef(of, of + 7, flags) for of, flags in enumerate((0, 1, 1, 2, 3, 5, 7, 4), 1)],
 ]
-SAMPLED, SUPPRESSED, STEP = (
-    int(ContextFlag.SAMPLED),
-    int(ContextFlag.SUPPRESSED),
-    int(ContextFlag.STEP),
-)
+SAMPLED = int(ContextFlag.SAMPLED)
+SUPPRESSED = int(ContextFlag.SUPPRESSED)
+STEP = int(ContextFlag.STEP)
 FLAGS = (
     EventFlag.ASYNC,
     EventFlag.EXPOSED,
@@ -130,7 +128,8 @@ any_columns = st.fixed_dictionaries(
 @st.composite
 def planned_batches(draw: st.DrawFn) -> list[Batch]:
     """Rows of every fate, some of them announced, in batches."""
-    batches, came = [], set[int]()
+    batches = []
+    came = set[int]()
     for drawn in draw(
         st.lists(st.lists(any_columns, min_size=1, max_size=20), min_size=1, max_size=4)
     ):
@@ -203,7 +202,8 @@ class Play:
         goes on, who takes its sums.
         """
         drawn = [*ends, *[(4, 80, False, False)] * len(self.units)] if last else ends
-        whole, parts = list[tuple[int, int]](), list[tuple[int, int]]()
+        whole = list[tuple[int, int]]()
+        parts = list[tuple[int, int]]()
         for unit, (budget, length, goes_on, takes_sums) in zip(
             list(self.units), drawn, strict=False
         ):
@@ -362,7 +362,8 @@ def test_every_range_is_planned_where_its_row_says(
 
 
 def test_a_backward_range_that_is_a_span_at_once_links_to_the_span_of_its_forward() -> None:
-    stage, request = Stage(0), SpanContextRef(5, 6, 1)
+    stage = Stage(0)
+    request = SpanContextRef(5, 6, 1)
     forward = {"event_id": 11, "sequence_nr": 3, "context": request}
     backward = {
         "sequence_nr": 3,
@@ -378,11 +379,14 @@ def test_a_backward_range_that_is_a_span_at_once_links_to_the_span_of_its_forwar
 
 def long_program(seed: int, rows: int, names: int, flags: Sequence[int] = (0,)) -> list[Row]:
     """Ranges of two threads, at most eight deep."""
-    draw, made = random.Random(seed), []
+    draw = random.Random(seed)
+    made = []
     stacks: dict[int, list[tuple[int, int]]] = {1: [], 2: []}
-    begun, clock = dict.fromkeys(stacks, 0), 0
+    begun = dict.fromkeys(stacks, 0)
+    clock = 0
     while len(made) < rows:
-        thread, clock = 1 + int(2 * draw.random()), clock + 1 + int(999 * draw.random())
+        thread = 1 + int(2 * draw.random())
+        clock = clock + 1 + int(999 * draw.random())
         stack = stacks[thread]
         if stack and (len(stack) == 8 or draw.random() < 0.5):
             event_id, start = stack.pop()
@@ -433,7 +437,8 @@ def test_it_folds_what_nests_deeper_than_the_stack_of_a_thread() -> None:
     deep = 30_000
     ids = [0, *[make_event_id(1, number) for number in range(1, deep + 1)]]
     rows = [Row(ids[number], ids[number - 1], 1, number, 9) for number in range(deep, 0, -1)]
-    stage, decisions = Stage(3, 100), list[Decided]()
+    stage = Stage(3, 100)
+    decisions = list[Decided]()
 
     def fold() -> None:
         for batch in cut(rows, [1000, 20_000]):
@@ -500,7 +505,8 @@ WRONG = [
 @pytest.mark.parametrize("name", OF_A_ROW)
 @pytest.mark.parametrize("wrong", WRONG)
 def test_columns_that_are_none_are_refused(name: str, wrong: Any) -> None:
-    good, stage = make_batch([{"context": CONTEXTS[2]}]), Stage(3)
+    good = make_batch([{"context": CONTEXTS[2]}])
+    stage = Stage(3)
     with pytest.raises((TypeError, ValueError)):
         stage.add(replace(good, **{name: wrong(getattr(good, name))}), {})
     assert stage.add(good, {}).planned == 1
@@ -508,7 +514,8 @@ def test_columns_that_are_none_are_refused(name: str, wrong: Any) -> None:
 
 @pytest.mark.parametrize("name", ["context", "thread", "name"])
 def test_rows_that_index_nothing_are_refused(name: str) -> None:
-    good, stage = make_batch([{"context": CONTEXTS[2]}]), Stage(3)
+    good = make_batch([{"context": CONTEXTS[2]}])
+    stage = Stage(3)
     with pytest.raises(IndexError):
         stage.add(replace(good, **{name: np.array([99], np.uint32)}), {})
     assert stage.add(good, {}).planned == 1
@@ -532,7 +539,8 @@ def test_columns_with_steps_are_read() -> None:
 )
 def test_what_units_needed_is_used_again() -> None:
     batch = batch_of(long_program(0, 8000, 1000, (0, 0, LINKABLE, int(EventFlag.ASYNC))))
-    stage, sizes = Stage(200), []
+    stage = Stage(200)
+    sizes = []
     for _ in range(120):
         for is_partial in (True, False):
             stage.add(batch)

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.one_python
 
 REQUEST = context(1, 2)
 ABOVE = SpanContext(1, 2, False)
-DRAINED_NS, NOW_NS = BASE_NS + 1_000_000, BASE_NS + 2_000_000
+DRAINED_NS = BASE_NS + 1_000_000
+NOW_NS = BASE_NS + 2_000_000
 
 
 def ranges(count: int, span_id: int = 2, first: int = 1, **columns: Any) -> Batch:

@@ -29,7 +29,8 @@ def outside_ms(*rows: dict[str, Any], block: Block | None = BLOCK) -> dict[str, 
 
 
 def test_ranges_count_once_and_those_of_the_program_count() -> None:
-    inner, outer = ran("aten::addmm", 12, 18), ran("aten::linear", 10, 20)
+    inner = ran("aten::addmm", 12, 18)
+    outer = ran("aten::linear", 10, 20)
     assert outside_ms(inner, outer, ran("load", 40, 70, **OWN)) == {"MainThread": 60}
 
 

@@ -56,7 +56,8 @@ def written_by_torchgen(folder: Path) -> str:
     from torchgen.gen import parse_native_yaml
     from torchgen.packaged.autograd.gen_trace_type import gen_trace_type
 
-    packaged, native = Path(torchgen.__file__).parent / "packaged", packaged_schemas()
+    packaged = Path(torchgen.__file__).parent / "packaged"
+    native = packaged_schemas()
     functions = parse_native_yaml(str(native), str(native.with_name("tags.yaml"))).native_functions
     gen_trace_type(str(folder), functions, str(packaged / "autograd" / "templates"))
     return (folder / "TraceTypeEverything.cpp").read_text(encoding="utf-8")
@@ -80,7 +81,8 @@ def _kernel(body: str) -> Kernel:
     if "createNode" not in body:
         assert "addInputs" not in body
         return Kernel(False)
-    out_of_place, in_place = _mode(body, True), _mode(body, False)
+    out_of_place = _mode(body, True)
+    in_place = _mode(body, False)
     guard = re.search(r'ensureUniqueIfOutOfPlaced\("(\w+)", (\w+)\)', body)
     return Kernel(
         True,

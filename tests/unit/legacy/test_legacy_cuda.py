@@ -50,7 +50,8 @@ class TestTiming:
         with record_function("outer"):
             operator("aten::mm")
         (events,) = disable_profiler_legacy()
-        outer, inner = named(events, "outer"), named(events, "aten::mm")
+        outer = named(events, "outer")
+        inner = named(events, "aten::mm")
         assert [push.cuda_elapsed_us(pop) for push, pop in (outer, inner)] == [3000.0, 1000.0]
         assert len(cuda.events) == 4
 

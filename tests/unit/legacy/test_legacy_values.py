@@ -125,7 +125,8 @@ class TestElapsed:
         assert (push.cpu_elapsed_us(pop), pop.cpu_elapsed_us(push), pop.cpu_us) == (2.5, -2.5, 3.5)
 
     def test_on_the_gpu_by_its_events(self, cuda: FakeCuda) -> None:
-        push, pop = recorded(EventKind.PUSH_RANGE), recorded(EventKind.POP_RANGE)
+        push = recorded(EventKind.PUSH_RANGE)
+        pop = recorded(EventKind.POP_RANGE)
         assert push.cuda_elapsed_us(pop) == 1000.0
         assert all(event.synchronized for event in cuda.events)
 

@@ -311,7 +311,8 @@ def outcome(act: Any, events: Any) -> Any:
 
 @given(count=st.integers(0, 13), acts=st.lists(st.sampled_from([*CHANGES, *READS]), max_size=6))
 def test_it_is_as_a_list(count: int, acts: list[str]) -> None:
-    events, plain = lazy(count)[0], [event(number) for number in range(count)]
+    events = lazy(count)[0]
+    plain = [event(number) for number in range(count)]
     for name in acts:
         act = CHANGES.get(name) or READS[name]
         assert outcome(act, events) == outcome(act, plain)

@@ -23,7 +23,8 @@ def test_output_tokens_of_all_parts_are_those_of_the_generation(
     tokens: int, data: st.DataObject
 ) -> None:
     cuts = data.draw(st.sets(st.integers(2, tokens)))
-    generation, sums = Generation(), dict.fromkeys(OUTPUT_TOKENS, 0)
+    generation = Generation()
+    sums = dict.fromkeys(OUTPUT_TOKENS, 0)
     for number in range(2, tokens + 1):
         end_ns = 1_500_000_000 + number
         generation.add(number, end_ns, FIRST if number == 2 else {})

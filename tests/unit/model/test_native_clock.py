@@ -155,7 +155,8 @@ def test_durations_are_the_monotonic_clocks_whatever_the_wall_clock_does(
     native: NativeClock, steps: list[tuple[int, int]], ns_per_tick: float
 ) -> None:
     native.tell("start", *reading(0), ns_per_tick)
-    now, conversions = 0, [(0, 0)]
+    now = 0
+    conversions = [(0, 0)]
     for anchors, (elapsed, offset) in enumerate(steps, start=1):
         rounded_ns = 0.5 * anchors  # each anchor, and the answer, are whole numbers
         for moment in (now + elapsed // 3, now + elapsed // 2):

@@ -45,18 +45,19 @@ programs = st.lists(call, max_size=6) | st.lists(
 def decoding(calls: list[tuple[str, int, int]]) -> list[bool]:
     """By definition: looks at all calls of the generation that a call may belong to."""
     found: list[bool] = []
-    start, growing = 0, set[str]()
+    start = 0
+    growing = set[str]()
     for at, (name, batch, length) in enumerate(calls):
-        before, first = calls[at - 1], calls[start]
+        before = calls[at - 1]
+        first = calls[start]
         lengths = [one[2] for one in calls[start:at]]
         same = at > start and (name, batch) == first[:2]
-        grew, one_token = (
-            same and length == before[2] + 1,
-            same and length == 1 < first[2] and lengths[-1] in (1, first[2]),
-        )
+        grew = same and length == before[2] + 1
+        one_token = same and length == 1 < first[2] and lengths[-1] in (1, first[2])
         stays = same and length == before[2] and found[-1]
         if not (grew or one_token or stays):
-            start, known = at, name in growing
+            start = at
+            known = name in growing
             found.append(False)
             continue
         more = [
@@ -71,7 +72,8 @@ def decoding(calls: list[tuple[str, int, int]]) -> list[bool]:
 
 @given(calls=programs)
 def test_the_calls_that_decode(calls: list[tuple[str, int, int]]) -> None:
-    chains, modules = Chains(WeakIdentityMap()), defaultdict[str, Module](Module)
+    chains = Chains(WeakIdentityMap())
+    modules = defaultdict[str, Module](Module)
     seen = []
     for name, batch, length in calls:
         chain = chains.begin(modules[name], name, Inputs([(batch, length)], True), lambda _: False)

@@ -18,7 +18,9 @@ class GpuProgram:
     """A program whose CPU and GPU each do one thing after the other. Times are in microseconds."""
 
     def __init__(self, rank: int = 0, ranks: int = 1) -> None:
-        self.rank, self.ranks, self.pid = rank, ranks, 4242 + rank
+        self.rank = rank
+        self.ranks = ranks
+        self.pid = 4242 + rank
         self.now = 0.0
         """The moment up to which the CPU has come."""
         self.done = {STREAM: 0.0, STREAM_OF_NCCL: 0.0}
@@ -78,7 +80,8 @@ class GpuProgram:
     def compute(self, us: float, times: int = 1, name: str = "aten::linear") -> None:
         """Operators that launch a kernel of so many microseconds each."""
         for _ in range(times):
-            begin, self.now = self.now, self.now + 10
+            begin = self.now
+            self.now = self.now + 10
             self.launch(GEMM, us)
             self.now += 10
             self.slice(name, "cpu_op", begin, self.now - begin)

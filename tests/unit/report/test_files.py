@@ -68,7 +68,9 @@ def test_a_trace_of_ours_says_what_the_batch_said(tmp_path: Path, suffix: str) -
     batch = read_processes([exported(tmp_path / f"t{suffix}")])[0].batch
     events = {event.name: event for event in batch.events()}
     assert set(events) == {"train", "aten::mm", "[memory]", "waits", "beside"}
-    train, product, memory = events["train"], events["aten::mm"], events["[memory]"]
+    train = events["train"]
+    product = events["aten::mm"]
+    memory = events["[memory]"]
     assert (train.step_number, train.source, train.cpu_time_ns) == (3, EventSource.STEP, 700)
     assert (product.start_ns, product.end_ns) == (base_ns() + 100, base_ns() + 500)
     assert product.parent == memory.parent == train.event_id

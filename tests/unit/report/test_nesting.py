@@ -83,7 +83,8 @@ def test_ways_through_a_forest(
     amounts = np.array(
         data.draw(st.lists(st.integers(0, 3), min_size=len(above), max_size=len(above))), np.int64
     )
-    found, sums = nearest(above, amounts > 1).tolist(), sums_upwards(above, amounts).tolist()
+    found = nearest(above, amounts > 1).tolist()
+    sums = sums_upwards(above, amounts).tolist()
     for place in range(len(above)):
         way = [place]
         while above[way[-1]] >= 0:

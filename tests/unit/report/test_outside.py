@@ -80,7 +80,8 @@ def test_functions_between_ranges_and_in_steps_are_outside_and_those_in_ranges_a
     [("name", ("outside PyTorch",)), ("thread", ("MainThread 1", "outside PyTorch"))],
 )
 def test_trees_have_them_below_the_time_outside(by: By, parent: tuple[str, ...]) -> None:
-    batch, samples = make_batch(ROWS), sampled("save: gzip.compress", 20)
+    batch = make_batch(ROWS)
+    samples = sampled("save: gzip.compress", 20)
     tree = build_tree(batch, by, wall=wall_time(batch, BLOCK, samples=samples))
     assert [(row.path, row.cpu_time_total) for row in tree.outside] == [
         (parent, 700_000.0),

@@ -93,7 +93,8 @@ def paths_by_definition(rows: Rows) -> dict[tuple[str, ...], tuple[int, int]]:
     found: dict[tuple[str, ...], tuple[int, int]] = {}
     seen: dict[tuple[str, ...], set[int]] = {}
     for row in rows:
-        path, above = [label(row["name"])], row["parent"]
+        path = [label(row["name"])]
+        above = row["parent"]
         while above in known:
             path.insert(0, label(known[above]["name"]))
             above = known[above]["parent"]
@@ -119,7 +120,8 @@ def test_the_flame_graph_has_every_path_with_its_sums(rows: Rows) -> None:
 @given(programs(), st.integers(0, 12))
 def test_what_a_small_flame_graph_leaves_out_is_summed_up(rows: Rows, most: int) -> None:
     columns = Recording([Process("p", make_batch(rows))])
-    whole, small = flame(columns, 1000), flame(columns, most)
+    whole = flame(columns, 1000)
+    small = flame(columns, most)
     for column in ("count", "self", "allocated"):
         assert sum(small[column]) == sum(whole[column])
     tops = [
@@ -142,7 +144,8 @@ def test_the_time_line_has_every_range_one_by_one_or_packed(rows: Rows, most: in
 def test_boxes_of_a_row_stand_beside_each_other(rows: Rows) -> None:
     nested = [{**row, "flags": EventFlag.NONE} for row in rows]
     shown = timeline(Recording([Process("p", make_batch(nested))]), 1000)
-    start, ends = 0, dict[tuple[int, int], int]()
+    start = 0
+    ends = dict[tuple[int, int], int]()
     for lane, depth, after, length in zip(
         shown["lane"], shown["depth"], shown["start"], shown["length"], strict=True
     ):
@@ -173,10 +176,8 @@ def test_what_a_gpu_did_is_not_the_programs_time() -> None:
         [{"name": "launch"}, {"name": "gemm", "device": "GPU 0", "thread": WORKER_THREAD}]
     )
     shown = shown_in(Report([Process("p", batch)]).html())
-    names, above = (
-        [shown["names"][name] for name in shown["flame"]["name"]],
-        shown["flame"]["above"],
-    )
+    names = [shown["names"][name] for name in shown["flame"]["name"]]
+    above = shown["flame"]["above"]
     assert names[above[names.index("gemm")]] == "on the GPU"
     assert above[names.index("launch")] == -1
 

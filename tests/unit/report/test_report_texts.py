@@ -142,10 +142,8 @@ def test_each_step_says_what_was_outside() -> None:
 
 
 def test_several_processes_are_summed_up() -> None:
-    alone, twice = (
-        what_took_the_time(Recording([trained()])),
-        what_took_the_time(Recording([trained(), trained()])),
-    )
+    alone = what_took_the_time(Recording([trained()]))
+    twice = what_took_the_time(Recording([trained(), trained()]))
     assert [text.partition(",")[0] for text in alone] == [text.partition(",")[0] for text in twice]
     assert "100 ms" in twice[0]
 

@@ -79,7 +79,8 @@ def test_waiting_is_serious_as_far_as_other_threads_of_the_program_worked(
 
 @pytest.mark.parametrize("cpu", [{}, {"cpu_time_ns": 1000}], ids=["unknown", "known"])
 def test_loading_and_compiling_is_no_waiting(cpu: dict[str, int]) -> None:
-    loading, compiling = Ran(NEXT, 5_000, (), cpu), Ran("torch.compile: f", 4_000, (), cpu)
+    loading = Ran(NEXT, 5_000, (), cpu)
+    compiling = Ran("torch.compile: f", 4_000, (), cpu)
     assert "cpu" not in findings_by_rule(
         Ran("train", 10_000, (loading, compiling), {"cpu_time_ns": 500_000})
     )

@@ -38,7 +38,8 @@ SENTENCE = re.compile(r"(.+?) took (\d+)% of the time, ")
 @st.composite
 def slices_in(draw: st.DrawFn, thread: int, begin: int, end: int, depth: int) -> list[Slice]:
     """The slices of a thread between two moments, with pauses between them."""
-    found, at = list[Slice](), begin
+    found = list[Slice]()
+    at = begin
     for _ in range(draw(st.integers(0, 3))):
         first = draw(st.integers(at, end))
         last = draw(st.integers(first, end))

@@ -32,7 +32,8 @@ blocks = st.integers(1, 60)
 
 
 def read(text: bytes, block: int) -> tuple[list[Any], TraceText]:
-    trace, found = TraceText(), []
+    trace = TraceText()
+    found = []
     for begin in range(0, len(text), block):
         for part in trace.add(text[begin : begin + block]):
             found += part

@@ -36,7 +36,8 @@ class Raising(Sink):
     name = "raising"
 
     def __init__(self, errors: list[Exception | None]) -> None:
-        self.errors, self.rows = list(errors), 0
+        self.errors = list(errors)
+        self.rows = 0
 
     def write(self, batch: Batch) -> None:
         error = self.errors.pop(0) if self.errors else None

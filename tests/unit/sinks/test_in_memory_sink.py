@@ -41,7 +41,8 @@ def test_parent_precedes_child_that_starts_with_it() -> None:
 
 @given(sizes=st.lists(st.integers(0, 7), max_size=8), most=st.integers(0, 12))
 def test_keeps_the_newest_and_counts_the_rest(sizes: list[int], most: int) -> None:
-    sink, ordinals = InMemorySink(max_events=most), []
+    sink = InMemorySink(max_events=most)
+    ordinals = []
     for size in sizes:
         start = len(ordinals) + 1
         sink.write(make_batch(named(*["op"] * size, start=start)))

@@ -15,7 +15,8 @@ class Holder:
     """A thread that holds a lock until it is told to release it."""
 
     def __init__(self, lock: threading.Lock) -> None:
-        self._holds, self._may_release = threading.Event(), threading.Event()
+        self._holds = threading.Event()
+        self._may_release = threading.Event()
         self._thread = threading.Thread(target=self._hold, args=(lock,))
         self._thread.start()
         self._holds.wait()
@@ -72,7 +73,8 @@ def test_what_the_block_raises_releases_it(lock: threading.Lock) -> None:
 
 
 def test_those_that_could_be_had_are_noted(lock: threading.Lock, holder: Holder) -> None:
-    free, held = threading.Lock(), list[threading.Lock]()
+    free = threading.Lock()
+    held = list[threading.Lock]()
     for each in (lock, free):
         acquire_into(held, each, 0.0)
     assert held == [free]

@@ -39,8 +39,10 @@ class Worker:
     """A thread of ours that holds a lock again and again, and never in a pause."""
 
     def __init__(self) -> None:
-        self.lock, self.rounds = threading.Lock(), 0
-        self.began, self.over = threading.Event(), threading.Event()
+        self.lock = threading.Lock()
+        self.rounds = 0
+        self.began = threading.Event()
+        self.over = threading.Event()
         self.thread = OwnThread(self._run, "worker")
 
     def _run(self) -> None:
@@ -86,7 +88,8 @@ def test_a_fork_waits_once_for_work_that_does_not_end(monkeypatch: pytest.Monkey
             working.set()
             over.wait(PATIENCE_S)
 
-    working, over = threading.Event(), threading.Event()
+    working = threading.Event()
+    over = threading.Event()
     thread = OwnThread(hang, "hanging")
     thread.start()
     assert working.wait(PATIENCE_S)

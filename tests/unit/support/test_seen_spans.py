@@ -63,7 +63,8 @@ def test_the_spans_around_one_that_something_runs_in_are_known_and_no_others_are
     spans = {number: span(parent=number - 1) for number in range(1, 5)}
     for number, each in spans.items():
         seen.became_current(TRACE, number, each)
-    last, others = spans.pop(4), [weakref.ref(spans.pop(3)), weakref.ref(spans.pop(2))]
+    last = spans.pop(4)
+    others = [weakref.ref(spans.pop(3)), weakref.ref(spans.pop(2))]
     assert [other() for other in others] == [None, None]
     seen.note(TRACE, 4, last)  # what is around it is gone
     assert find_spans(seen, 0, 1, 2, 3, 4) == [None, None, None, None, last]
@@ -75,7 +76,8 @@ def test_the_spans_around_one_that_something_runs_in_are_known_and_no_others_are
 
 
 def test_where_nobody_tells_of_them_none_is_kept_alive() -> None:
-    seen, noted = SeenSpans(), span()
+    seen = SeenSpans()
+    noted = span()
     gone = weakref.ref(noted)
     seen.note(TRACE, 1, noted)
     assert find_spans(seen, 1) == [None]
@@ -84,14 +86,18 @@ def test_where_nobody_tells_of_them_none_is_kept_alive() -> None:
 
 
 def test_those_that_are_open_when_somebody_comes_who_tells_of_them_are_known() -> None:
-    seen, around, inner, over = SeenSpans(), span(), span(parent=1), span()
+    seen = SeenSpans()
+    around = span()
+    inner = span(parent=1)
+    over = span()
     seen.became_current(TRACE, 1, around)
     for number in range(MAX_SEEN_SPANS, 4 * MAX_SEEN_SPANS):
         seen.became_current(TRACE, number, span())  # which is gone at once
     seen.note(TRACE, 2, inner)
     seen.note(TRACE, 3, over)
     over.end_time = 7
-    kept, also_kept = seen.retain(), seen.retain()
+    kept = seen.retain()
+    also_kept = seen.retain()
     assert find_spans(seen, 1, 2, 3) == [around, inner, None]
     del kept
     assert find_spans(seen, 1, 2) == [around, inner]

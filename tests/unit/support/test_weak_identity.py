@@ -23,7 +23,8 @@ class Equal:
 
 def test_equal_objects_have_values_of_their_own() -> None:
     values: WeakIdentityMap[int] = WeakIdentityMap()
-    first, second = Equal(), Equal()
+    first = Equal()
+    second = Equal()
     values.set(first, 1)
     assert (values.get(first), values.get(second)) == (1, None)
     values.set(second, 2)
@@ -71,7 +72,9 @@ def test_a_lock_that_this_thread_holds_at_the_fork_is_given_back_in_the_child() 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_lock_that_a_thread_holds_at_the_fork_is_free_in_the_child() -> None:
-    lock, held, release = ForkSafeLock(), threading.Event(), threading.Event()
+    lock = ForkSafeLock()
+    held = threading.Event()
+    release = threading.Event()
 
     def hold() -> None:
         with lock:

@@ -71,7 +71,8 @@ def test_lists_are_made_and_unpacked() -> None:
         "prim::ListConstruct",
         "arrays::stack",
     ]
-    unpack, made = graph.nodes[2], graph.nodes[3]
+    unpack = graph.nodes[2]
+    made = graph.nodes[3]
     assert list(unpack.outputs) == list(made.inputs)
 
 

@@ -77,7 +77,8 @@ class UsualDurations:
         """
         in_turn, ascending = known = self._durations_by_name.get(name) or (deque(), [])
         remember(self._durations_by_name, name, known, MAX_NAMES)
-        rank, count = bisect_left(ascending, duration_ns), len(ascending)
+        rank = bisect_left(ascending, duration_ns)
+        count = len(ascending)
         is_unusual = (
             count > 0
             and count - rank <= count // UNUSUAL
@@ -111,7 +112,8 @@ class SpanRate:
     def remaining(self, now_ns: int, *, unusual: bool) -> int:
         """The spans that such units may have now. Never below 0, even if more were used."""
         if now_ns > self._at_ns:
-            more, self._at_ns = (now_ns - self._at_ns) * self._half_per_ns, now_ns
+            more = (now_ns - self._at_ns) * self._half_per_ns
+            self._at_ns = now_ns
             one, other = [left + more for left in self._remaining]
             self._remaining = [
                 min(self._half, own + max(0.0, others - self._half))
@@ -194,7 +196,8 @@ class Budgets:
         if claim.is_unusual:
             ordinary = _Claim(min(claim.spans, self._ordinary))
             if self._share(end, ordinary) > granted:
-                claim, granted = ordinary, self._share(end, ordinary)
+                claim = ordinary
+                granted = self._share(end, ordinary)
         used = min(granted, end.ranges)
         counted = max(0, used - 1)
         if self._rate is not None and counted:
@@ -232,7 +235,8 @@ class Budgets:
 
     def _share(self, end: UnitEnd, claim: _Claim) -> int:
         """The part of its claim that a unit may have; at least one."""
-        share, part = claim.spans, 4 if claim.is_unusual else 5 if claim.detailed else 25
+        share = claim.spans
+        part = 4 if claim.is_unusual else 5 if claim.detailed else 25
         if self._trace_budget is not None:
             left = self._trace_budget - self._used.get(end.key[0], 0)
             share = min(

@@ -103,10 +103,8 @@ class SpanDelivery:
             return
         self._target, self._processors = target, processors
         queue = shortest_queue(processors)
-        self.chunk_size, self._room = (
-            max(1, min(MAX_CHUNK, queue // 4)),
-            max(1, min(MAX_ROOM, queue // 2)),
-        )
+        self.chunk_size = max(1, min(MAX_CHUNK, queue // 4))
+        self._room = max(1, min(MAX_ROOM, queue // 2))
         self._own.prepare_for_exit()
 
     def send(self, spans: Sequence[ReadableSpan]) -> None:
@@ -143,7 +141,8 @@ class SpanDelivery:
         """Have the processors export."""
         if self._target is None:
             return True
-        newest, began = self._newest, time.monotonic()
+        newest = self._newest
+        began = time.monotonic()
         self._is_in_processor, self._flush_began = True, began
         try:
             flushed = self._target.force_flush(timeout_s)

@@ -32,7 +32,8 @@ class EveryRange:
     """
 
     def __init__(self, *, torch_names: bool = False, parents_first: bool = False) -> None:
-        self._stage, self._parents_first = Stage(budget=0, torch_names=torch_names), parents_first
+        self._stage = Stage(budget=0, torch_names=torch_names)
+        self._parents_first = parents_first
         self._names: Sequence[str] = ()
         self._named = 0
         """The number of names in the batches until now, of the list that they share."""
@@ -100,7 +101,8 @@ class EveryRange:
     def _new_texts(self, names: Sequence[str]) -> Sequence[str]:
         """The names that no batch had before."""
         known = self._named if names is self._names else 0
-        self._names, self._named = names, len(names)
+        self._names = names
+        self._named = len(names)
         return names[known : self._named]
 
     def has_unit(self, span: SpanContext) -> bool:

@@ -83,7 +83,8 @@ class UnitObjects:
             unit: its summary.
             in_step: the span above is a step's, which has the attributes of generations itself.
         """
-        waited_ns, generation = wait_time_ns(unit.top_ns, unit.top_cpu_ns), self.generation
+        waited_ns = wait_time_ns(unit.top_ns, unit.top_cpu_ns)
+        generation = self.generation
         attributes: dict[str, Any] = {WAIT_TIME: waited_ns} if waited_ns else {}
         if unit.failed_rows:
             attributes[FAILED_COUNT] = unit.failed_rows
@@ -119,7 +120,9 @@ class Folding:
         traces: StepTraces,
         batches: RequestBatches,
     ) -> None:
-        self._budgets, self._spans, self._traces = Budgets(limit, volume), spans, traces
+        self._budgets = Budgets(limit, volume)
+        self._spans = spans
+        self._traces = traces
         self._batches = batches
         self._stage = Stage(
             limit,
@@ -298,7 +301,8 @@ class Folding:
             named=[grant[0] for grant, own in zip(grants, sums, strict=True) if own is not None],
         )
         for index, (unit, _) in enumerate(part):
-            own, unit_sums = objects[index], sums[index]
+            own = objects[index]
+            unit_sums = sums[index]
             if unit_sums is not None:
                 unit_sums.add(decided, index, unit.failed_rows)
                 unit_sums.is_ordinary &= part[0][1].is_ordinary

@@ -170,7 +170,8 @@ class SpanMapper:
         span above its unit, its ids, times, name and attributes, and whether nothing seldom is
         filled in it.
         """
-        rows, start = plan.row, np.maximum(batch.start_ns[plan.row], 0)
+        rows = plan.row
+        start = np.maximum(batch.start_ns[plan.row], 0)
         hooked: Iterable[Any] = (
             plan.batch.take(rows).events() if self._hook is not None else [None] * len(rows)
         )
@@ -213,11 +214,13 @@ class SpanMapper:
 
         ``extra_attributes`` as of ``spans``, by place.
         """
-        spans, short = [], not decided.plan.torch_names
+        spans = []
+        short = not decided.plan.torch_names
         rows = records("summary", decided.summaries[which])
         for position, row in enumerate(rows, which.start):
             attributes = {**_summary_attributes(decided, row), **extra_attributes.get(position, {})}
-            unit_parent, parent_id = decided.plan.parent_spans[row.unit], row.parent_id
+            unit_parent = decided.plan.parent_spans[row.unit]
+            parent_id = row.parent_id
             if self._hook is not None:
                 parent_id = self._hook.sent_instead(parent_id)
             parent = (
@@ -257,8 +260,10 @@ class SpanMapper:
 
         ``unit_attributes`` are those of the batch's unit.
         """
-        forward, end_ns = batch.forward, batch.end_ns or 0
-        shared, status = {BATCH_SIZE: batch.size, **unit_attributes}, _UNSET
+        forward = batch.forward
+        end_ns = batch.end_ns or 0
+        shared = {BATCH_SIZE: batch.size, **unit_attributes}
+        status = _UNSET
         if batch.wait_time_ns:
             shared[WAIT_TIME] = batch.wait_time_ns
         if batch.is_partial:
@@ -268,7 +273,8 @@ class SpanMapper:
             status = Status(StatusCode.ERROR, batch.error)
         # An unsampled span isn't there to be linked to.
         has_link = forward is not None and forward.trace_flags.sampled and self._limits.has_links
-        links, name = (Link(forward),) if forward and has_link else (), utf8_text(batch.name)
+        links = (Link(forward),) if forward and has_link else ()
+        name = utf8_text(batch.name)
         return [
             self._span(
                 name,
@@ -326,7 +332,8 @@ class SpanMapper:
 
     def _attributes(self, batch: Batch, rows: NDArray[np.int64]) -> list[dict[str, AttributeValue]]:
         """The attributes that most rows have, and all numbers."""
-        scopes, threads = batch.scope[rows].tolist(), batch.thread[rows].tolist()
+        scopes = batch.scope[rows].tolist()
+        threads = batch.thread[rows].tolist()
         found = [
             base_attributes(scope, batch.tracks[thread]).copy()
             for scope, thread in zip(scopes, threads, strict=True)
@@ -346,16 +353,16 @@ class SpanMapper:
         self, attributes: dict[str, AttributeValue], batch: Batch, row: int, end_ns: int
     ) -> tuple[Sequence[Event], Status]:
         """Add the attributes that few rows have; returns the events and the status."""
-        flags, status, events = int(batch.flags[row]), _UNSET, list[Event]()
+        flags = int(batch.flags[row])
+        status = _UNSET
+        events = list[Event]()
         if flags & EventFlag.ASYNC:
             attributes["recfn.async"] = True
         if flags & EventFlag.PARTIAL:
             attributes[PARTIAL] = True
         if flags & EventFlag.ERROR:
-            error, stacktrace = (
-                utf8_text(batch.names[batch.error[row]]),
-                utf8_text(batch.names[batch.stacktrace[row]]),
-            )
+            error = utf8_text(batch.names[batch.error[row]])
+            stacktrace = utf8_text(batch.names[batch.stacktrace[row]])
             exception = exception_attributes(error) | stacktrace_attributes(stacktrace)
             if self._limits.has_events:
                 events.append(Event("exception", self._limits.event_attributes(exception), end_ns))

@@ -72,7 +72,8 @@ class OpenTraces:
         """
         if not self._traces.limiter.admit(int(batch.end_ns.max())):
             return None
-        context, trace = batch.contexts[int(batch.context[unreported[0]])], self._traces.find(root)
+        context = batch.contexts[int(batch.context[unreported[0]])]
+        trace = self._traces.find(root)
         parent_span = (
             span_context(context)
             if outcome_of(context) == Outcome.IN_SPAN
@@ -87,13 +88,15 @@ class OpenTraces:
         if start is None:
             return None
         rows = np.array(self._with_ancestors(batch, unreported), np.int64)
-        thread, start_ns = batch.tracks[int(batch.thread[rows[0]])], int(batch.start_ns[rows].min())
+        thread = batch.tracks[int(batch.thread[rows[0]])]
+        start_ns = int(batch.start_ns[rows].min())
         open_trace = StepTrace(
             start, thread, OPEN_FOR_LONG, start_ns, int(batch.end_ns[rows].max())
         )
         left_out = len(set(unreported).difference(rows.tolist()))
         open_trace.extra_attributes = {FOLDED_COUNT: left_out} if left_out else {}
-        parent, nothing = batch.parent_in_span[rows], np.zeros(len(rows), np.int64)
+        parent = batch.parent_in_span[rows]
+        nothing = np.zeros(len(rows), np.int64)
         inner = np.where(is_in(parent, batch.event_id[rows]), parent, np.uint64(0))
         plan = SpanPlan(
             batch=batch,
@@ -115,10 +118,8 @@ class OpenTraces:
 
     def _with_ancestors(self, batch: Batch, unreported: list[int]) -> list[int]:
         """The rows and the open ranges around them in their span, parents first, as many as fit."""
-        index_of, parents = (
-            dict(zip(batch.event_id.tolist(), range(len(batch)), strict=True)),
-            batch.parent_in_span.tolist(),
-        )
+        index_of = dict(zip(batch.event_id.tolist(), range(len(batch)), strict=True))
+        parents = batch.parent_in_span.tolist()
         selected: dict[int, None] = {}
         for row in unreported:
             line: list[int] = []

@@ -160,7 +160,8 @@ class ProgramSpans:
         span = self._spans.get((trace_id, span_id))
         if span is None or span.end_time is None:
             return None
-        name, failed = span.name, span.status.status_code is StatusCode.ERROR
+        name = span.name
+        failed = span.status.status_code is StatusCode.ERROR
         return SpanEnd(
             name if isinstance(name, str) else "",
             nanoseconds(span.start_time),
@@ -268,7 +269,8 @@ class ProcessContext:
         return target.start_span(name, attributes, start_ns, self._outer_of_step, links)
 
     def _outer(self) -> OuterSpan:
-        worker, inherited_span = self.worker(), self._spans.made_in
+        worker = self.worker()
+        inherited_span = self._spans.made_in
         if worker is None or inherited_span is None:
             return OuterSpan(self._launched_in())
         if worker.single_caller:

@@ -176,7 +176,8 @@ def _may_have_spans(multi: Any) -> bool:
     """Whether batch processors may have spans that they haven't exported."""
     for processor in _batch_processors(multi):
         batch = getattr(processor, "_batch_processor", None)
-        queue, lock = getattr(batch, "_queue", None), getattr(batch, "_export_lock", None)
+        queue = getattr(batch, "_queue", None)
+        lock = getattr(batch, "_export_lock", None)
         if queue is None or lock is None or len(queue) or lock.locked():
             return True
     return False

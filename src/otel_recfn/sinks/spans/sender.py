@@ -148,7 +148,9 @@ class DecidedUnits:
 
     def _chunk(self, mapper: SpanMapper, which: slice, dropped: int) -> Chunk:
         assert self.plan is not None
-        plan, extra_attributes, folded = self.plan.part(which), dict[int, Any](), 0
+        plan = self.plan.part(which)
+        extra_attributes = dict[int, Any]()
+        folded = 0
         if self.mapper is not None:
             spans = mapper.spans(plan)
             return Chunk(spans, {"added": len(spans)})
@@ -162,7 +164,8 @@ class DecidedUnits:
         if dropped:
             row = int(plan.row[0])
             extra_attributes[row] = {**extra_attributes.get(row, {}), DROPPED: dropped}
-        spans, span_count = mapper.spans(plan, extra_attributes), len(plan.row)
+        spans = mapper.spans(plan, extra_attributes)
+        span_count = len(plan.row)
         counts = {
             "folded": folded,
             "folding": -span_count - folded,
@@ -199,7 +202,8 @@ class Sender:
         self._target: SpanTarget | None = None
         self._mapper: SpanMapper | None = None
         """The mapper for the current target."""
-        self._recorder_lost, self._lost_before = recorder_lost, recorder_lost()
+        self._recorder_lost = recorder_lost
+        self._lost_before = recorder_lost()
         self._reported = 0
         """The number of lost ranges and spans that earlier spans report."""
         self._queue = unit_queue()
@@ -319,7 +323,8 @@ class Sender:
         """Send units; if spans can't be made, the rest of the units is lost."""
         left = units.ranges
         try:
-            mapper, began = self._current_mapper(), time.thread_time()
+            mapper = self._current_mapper()
+            began = time.thread_time()
             for chunk in units.chunks(mapper, self._delivery.chunk_size, self._lost_since):
                 if not self.count(**chunk.counts):
                     return

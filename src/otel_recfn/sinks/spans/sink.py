@@ -106,11 +106,9 @@ class SpansSink(Sink):
     ) -> None:
         self._lock = threading.RLock()
         """The lock for changes of units, by whoever writes or flushes."""
-        self._arguments, self._volume, self._process = (
-            (tracer_provider, roots_per_second, volume, hook),
-            volume,
-            process,
-        )
+        self._arguments = (tracer_provider, roots_per_second, volume, hook)
+        self._volume = volume
+        self._process = process
         self._has_hook = hook is not None
         self._spans: ProgramSpans = parent._spans if parent is not None else ProgramSpans()
         self._roots: TraceRoots = parent._roots if parent is not None else TraceRoots()
@@ -179,11 +177,13 @@ class SpansSink(Sink):
 
     def _add_in_parts(self, batch: Batch) -> None:
         """Add a batch to its units; as the process ends, what there is no time for is dropped."""
-        remaining, continues = len(batch), False
+        remaining = len(batch)
+        continues = False
         try:
             for part in self._cut(batch) if self._has_time() else ():
                 self._add(part, continues)
-                remaining, continues = remaining - len(part), True
+                remaining -= len(part)
+                continues = True
                 if not self._has_time():
                     break
             self._sender.count(recorded=remaining, shutdown=remaining)
@@ -218,10 +218,8 @@ class SpansSink(Sink):
         added, decided = self._folded(
             lambda folding: folding.add(batch, roots, continues=continues)
         )
-        ranges, unsampled = (
-            sum(added.outcomes[Outcome.SUPPRESSED :]),
-            added.outcomes[Outcome.SUPPRESSED] + added.outcomes[Outcome.UNSAMPLED],
-        )
+        ranges = sum(added.outcomes[Outcome.SUPPRESSED :])
+        unsampled = added.outcomes[Outcome.SUPPRESSED] + added.outcomes[Outcome.UNSAMPLED]
         # Without processors, steps are counted as their spans are sent.
         steps = rows - ranges if self._delivery.needs_processors else 0
         self._sender.count(
@@ -408,7 +406,8 @@ class SpansSink(Sink):
 
     def counters(self) -> Mapping[str, int]:
         """The counts of ranges and spans, as ``model/counters.py`` names them."""
-        ranges, spans = self._sender.counts(), self._delivery.counters()
+        ranges = self._sender.counts()
+        spans = self._delivery.counters()
         return {
             **{name: ranges[name] for name in ("recorded", "added", "folded", "unsampled")},
             "exported": spans["exported"] + ranges["exported"],

@@ -26,7 +26,8 @@ class AppliedLimits:
         self._limits = limits
         spans_unbound = _unbound(limits.max_span_attributes, limits.max_span_attribute_length)
         events_unbound = _unbound(limits.max_event_attributes, limits.max_attribute_length)
-        self.has_events, self.has_links = limits.max_events != 0, limits.max_links != 0
+        self.has_events = limits.max_events != 0
+        self.has_links = limits.max_links != 0
         self.unbound = spans_unbound and events_unbound and self.has_events and self.has_links
         """Whether nothing of a span is cut."""
 

@@ -152,10 +152,8 @@ class SpanTarget:
         """
         try:
             with calling_out():
-                parent_context, trace_id = (
-                    Context(),
-                    parent.trace_id if parent is not None else self._new_id(128),
-                )
+                parent_context = Context()
+                trace_id = parent.trace_id if parent is not None else self._new_id(128)
                 if parent is not None:
                     parent_context = trace.set_span_in_context(
                         trace.NonRecordingSpan(parent), parent_context
@@ -224,7 +222,8 @@ class SpanTarget:
         """The provider's resource, with its hash. A forked child's differs."""
         known: Resource = getattr(self.provider, "resource", None) or self._tracer.resource
         if known is not self._known_resource:
-            self._known_resource, self._resource = known, hashed(known)
+            self._resource = hashed(known)  # first, because other threads ask meanwhile
+            self._known_resource = known
         return self._resource
 
     def new_span_id(self) -> int:
@@ -263,7 +262,8 @@ class SpanTarget:
         They are called one by one and not through their provider: ours would be asked, too, and a
         ConcurrentMultiSpanProcessor may have no thread free while it waits for us.
         """
-        deadline, flushed = time.monotonic() + timeout_s, True
+        deadline = time.monotonic() + timeout_s
+        flushed = True
         for processor in self.processors():
             try:
                 left_ms = max(0, int(1000 * (deadline - time.monotonic())))

@@ -35,7 +35,8 @@ def sum_attributes(decided: Decided, indices: Indices) -> list[Attributes]:
     sums = decided.sums[indices]
     begins = begin_offsets(decided.sums["top_end"], indices)
     lengths = sums["top_end"] - begins
-    ends, rows = np.cumsum(lengths), decided.top[indices_in(begins, lengths)].tolist()
+    ends = np.cumsum(lengths)
+    rows = decided.top[indices_in(begins, lengths)].tolist()
     texts = {name: utf8_text(decided_name(decided, name)) for name in {name for _, _, name in rows}}
     top = [_top_text(texts[name], count, self_ns) for count, self_ns, name in rows]
     return [
@@ -110,7 +111,8 @@ def extra_span_attributes(
     Returns them by the spans' numbers, from ``first`` on, and how many ranges were folded in the
     units that are told so.
     """
-    span, folded = decided.sums["span"], decided.sums["ranges"]
+    span = decided.sums["span"]
+    folded = decided.sums["ranges"]
     indices = np.flatnonzero((span >= first) & (span < last) & (folded > 0))
     extra_attributes = dict[int, Attributes]()
     for number, sum_fields in zip(

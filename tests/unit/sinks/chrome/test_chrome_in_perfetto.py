@@ -96,7 +96,8 @@ def test_spans_nest_or_are_beside_the_threads(path: Path) -> None:
     """The third range begins in the second, which is open: what lies around it and the first
     would cut the second in two.
     """
-    here, there = context(5, 6), context(8, 9)
+    here = context(5, 6)
+    there = context(8, 9)
     rows = [row(1, "first", 0, 10, context=here), row(3, "third", 30, 40, context=here)]
     write(path, rows, [row(2, "second", 20, 60, context=there)])
     slices, beside, complaints = ask_perfetto(path, SLICES, BESIDE, COMPLAINTS)
@@ -148,7 +149,8 @@ def test_no_slice_of_a_long_trace_is_a_nanosecond_off(path: Path) -> None:
     now = 0
     for number in range(0, 6000, 3):
         now += chance.randrange(1, 10_000_000)
-        middle, end = now + chance.randrange(500), now + chance.randrange(500, 1000)
+        middle = now + chance.randrange(500)
+        end = now + chance.randrange(500, 1000)
         outer = row(number + 1, f"outer {number}", now, end)
         rows += [
             row(number + 3, "inner", middle, end),

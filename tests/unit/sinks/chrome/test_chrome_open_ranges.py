@@ -17,7 +17,8 @@ from otel_recfn.sinks.chrome import trace_file
 from otel_recfn.sinks.chrome.writer import TraceWriter
 
 NOW_NS = time.time_ns() // 1000 * 1000
-OUTER, INNER = make_event_id(1, 1), make_event_id(1, 2)
+OUTER = make_event_id(1, 1)
+INNER = make_event_id(1, 2)
 
 
 def row(event_id: int, name: str, start: int, end: int, **more: Any) -> dict[str, Any]:

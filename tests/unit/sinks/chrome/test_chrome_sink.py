@@ -27,16 +27,16 @@ class Gated:
     def __init__(
         self, *, is_open: bool = True, errors: tuple[BaseException | None, ...] = ()
     ) -> None:
-        self.gate, self.entered, self.closed = (
-            threading.Event(),
-            threading.Event(),
-            threading.Event(),
-        )
+        self.gate = threading.Event()
+        self.entered = threading.Event()
+        self.closed = threading.Event()
         self.checked = threading.Event()
         if is_open:
             self.gate.set()
         self.calls: list[str] = []
-        self.errors, self.failed, self.was_enabled = list(errors), 0, False
+        self.errors = list(errors)
+        self.failed = 0
+        self.was_enabled = False
 
     def write(self, batch: Batch) -> None:
         self.was_enabled = is_instrumentation_enabled()

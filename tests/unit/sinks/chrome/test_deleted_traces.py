@@ -179,7 +179,8 @@ def test_a_file_that_another_machine_has_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On NFS its descriptor is stale, and closed."""
-    fstat, of_file = os.fstat, path.stat()
+    fstat = os.fstat
+    of_file = path.stat()
 
     def stale(fd: int) -> os.stat_result:
         status = fstat(fd)

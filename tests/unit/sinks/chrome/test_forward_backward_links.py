@@ -38,7 +38,8 @@ def linked(links: ForwardRanges, batch: Batch) -> list[tuple[int, ForwardRange]]
 
 
 def test_memory_is_bounded_and_what_started_first_is_forgotten_first() -> None:
-    links, many = ForwardRanges(), make_batch([{"sequence_nr": 0}] * 4096)
+    links = ForwardRanges()
+    many = make_batch([{"sequence_nr": 0}] * 4096)
     for step in range(70):
         numbers = np.arange(4096) + 4096 * step
         linked(links, replace(many, sequence_nr=numbers, start_ns=BASE_NS + numbers))
@@ -66,7 +67,8 @@ any_row = st.fixed_dictionaries(
 
 @given(batches=st.lists(st.lists(any_row, max_size=12).map(make_batch), max_size=5))
 def test_any_rows_are_linked_as_the_definition_says(batches: list[Batch]) -> None:
-    links, last_started = ForwardRanges(), {}
+    links = ForwardRanges()
+    last_started = {}
     for batch in batches:
         rows = [(at, row) for at, row in enumerate(batch.events()) if row.kind == RowKind.RANGE]
         numbered = [(at, row) for at, row in rows if 0 <= row.sequence_nr <= ORDINAL_MASK]

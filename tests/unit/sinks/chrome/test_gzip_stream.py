@@ -31,7 +31,9 @@ def compressor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.usefixtures("compressor")
 @pytest.mark.parametrize("piece", [b"x", b"abc" * 100_000, os.urandom(1 << 21)])
 def test_all_that_was_put_is_there_after_a_flush(piece: bytes) -> None:
-    stream, content, text = GzipStream(), b"", b""
+    stream = GzipStream()
+    content = b""
+    text = b""
     for _ in range(4):
         content += stream.put(piece, len(content))
         content += stream.put(b"", len(content))
@@ -50,7 +52,8 @@ PARTS = st.lists(st.tuples(st.binary(max_size=3000), st.integers(1, 30)), min_si
 def test_a_file_that_is_cut_between_two_pages_is_whole(
     parts: list[tuple[bytes, int]], alone: int
 ) -> None:
-    stream, texts = GzipStream(), [b" " * alone, *[part * times for part, times in parts]]
+    stream = GzipStream()
+    texts = [b" " * alone, *[part * times for part, times in parts]]
     content = stream.encode_apart(texts[0], 0)
     for text in texts[1:]:
         content += stream.put(text, len(content))
@@ -90,7 +93,8 @@ something. -1 where it doesn't say.
 def upper_in_use(tmp_path: Path) -> Callable[[], int]:
     if platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("no such registers")
-    source, library = tmp_path / "upper.cpp", tmp_path / "upper.so"
+    source = tmp_path / "upper.cpp"
+    library = tmp_path / "upper.so"
     source.write_text(UPPER_IN_USE)
     compiler = shutil.which(os.environ.get("CXX", "c++")) or pytest.skip("needs a compiler")
     subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)

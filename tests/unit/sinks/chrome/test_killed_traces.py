@@ -88,7 +88,8 @@ def test_a_kill_leaves_the_earlier_trace_or_the_batches_that_were_written(
 
 
 def killed_after_each_call(path: Path) -> None:
-    calls, seen = calls_of(path), set()
+    calls = calls_of(path)
+    seen = set()
     for when in range(1, calls + 1):
         path.write_bytes(
             gzip.compress(BEFORE.encode()) if path.suffix == ".gz" else BEFORE.encode()
@@ -139,7 +140,8 @@ def test_perfetto_opens_a_trace_that_was_killed_amid_its_end(
 
 
 def write_twice(path: Path) -> TraceWriter:
-    writer, now_ns = TraceWriter(path), time.time_ns()
+    writer = TraceWriter(path)
+    now_ns = time.time_ns()
     for turn in range(2):
         starts = range(now_ns + turn * 1000, now_ns + turn * 1000 + 100)
         writer.write(

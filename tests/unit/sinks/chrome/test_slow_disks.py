@@ -24,7 +24,8 @@ class Disk:
     """Takes what is written, unless it is blocked."""
 
     def __init__(self) -> None:
-        self.takes, self.is_asked = threading.Event(), threading.Event()
+        self.takes = threading.Event()
+        self.is_asked = threading.Event()
         self.takes.set()
 
     def block(self) -> None:
@@ -34,7 +35,8 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    disk, written = Disk(), os.pwrite
+    disk = Disk()
+    written = os.pwrite
 
     def pwrite(descriptor: int, data: Any, offset: int) -> int:
         disk.is_asked.set()

@@ -59,7 +59,8 @@ def row(
 def slices_of(spans: dict[SpanContextRef, Any], *batches: list[dict[str, Any]]) -> list[SpanSlice]:
     """Those that are over, then those that aren't."""
     known = {ref[:2]: found for ref, found in spans.items()}
-    state, found = SpanSlices(lambda *key: known.get(key)), []
+    state = SpanSlices(lambda *key: known.get(key))
+    found = []
     for rows in batches:
         state, over = state.with_batch(make_batch(rows))
         found += over
@@ -72,7 +73,9 @@ def slice_fields(slices: list[SpanSlice]) -> list[tuple[Any, ...]]:
     ]
 
 
-REQUEST, CHILD, OTHER = context(5, 6), context(5, 7), context(8, 9)
+REQUEST = context(5, 6)
+CHILD = context(5, 7)
+OTHER = context(8, 9)
 SPANS = {REQUEST: span("request"), OTHER: span("other")}
 
 

@@ -84,7 +84,8 @@ class Ours:
     def __init__(
         self, readers: Sequence[InMemoryMetricReader], max_series: int = 1000, **options: Any
     ) -> None:
-        self.readers, self.provider = readers, provider(readers, **options)
+        self.readers = readers
+        self.provider = provider(readers, **options)
         self.sink = MetricsSink(self.provider)
         # So many series as there are room for take long to make.
         self.sink._series = SeriesTable(max_series)  # noqa: SLF001
@@ -97,7 +98,8 @@ class Model:
     """Each duration recorded by itself."""
 
     def __init__(self, readers: Sequence[InMemoryMetricReader], **options: Any) -> None:
-        self.readers, self.provider = readers, provider(readers, **options)
+        self.readers = readers
+        self.provider = provider(readers, **options)
         self._histogram = self.provider.get_meter("model").create_histogram(
             DURATION, "s", explicit_bucket_boundaries_advisory=BOUNDS
         )

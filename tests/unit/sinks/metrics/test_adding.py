@@ -49,7 +49,8 @@ ROWS = st.lists(
 @examples(150)
 @given(st.lists(ROWS, max_size=4))
 def test_sums_are_those_of_the_rows(given_batches: list[list[dict[str, int]]]) -> None:
-    table, sums = SeriesTable(6), DurationSums(MIN_NS)
+    table = SeriesTable(6)
+    sums = DurationSums(MIN_NS)
     durations: list[list[int]] = [[] for _ in range(7)]
     for batch in map(make_batch, given_batches):
         sums.add(batch, table.row_series(batch))

@@ -53,10 +53,8 @@ ROWS: st.SearchStrategy[list[Row]] = st.lists(
 def test_points_are_as_if_each_duration_was_recorded(
     aggregation: str, temporality: AggregationTemporality, collections: list[list[list[Row]]]
 ) -> None:
-    ours, model = (
-        Ours([reader(temporality)], views=view(aggregation)),
-        Model([reader(temporality)], views=view(aggregation)),
-    )
+    ours = Ours([reader(temporality)], views=view(aggregation))
+    model = Model([reader(temporality)], views=view(aggregation))
     for batches in collections:
         for rows in batches:
             ours.record(rows)
@@ -104,10 +102,8 @@ def test_a_view_that_keeps_some_attributes_puts_series_together(
     rows: list[Row] = [("a", 0, 10), ("b", 0, 5_000), ("a", 7, 3_000_000), ("b", 7, 0)]
     for aggregation in ("exponential", "explicit"):
         views = view(aggregation, attribute_keys=keys)
-        ours, model = (
-            Ours([reader(temporality)], views=views),
-            Model([reader(temporality)], views=views),
-        )
+        ours = Ours([reader(temporality)], views=views)
+        model = Model([reader(temporality)], views=views)
         for _ in range(3):
             ours.record(rows)
             model.record(rows)
@@ -120,10 +116,8 @@ def test_several_views_of_the_histogram_give_a_metric_each() -> None:
         *view("explicit", name="coarse"),
         *view("sum", name="spent"),
     ]
-    ours, model = (
-        Ours([reader(TEMPORALITIES[0])], views=views),
-        Model([reader(TEMPORALITIES[0])], views=views),
-    )
+    ours = Ours([reader(TEMPORALITIES[0])], views=views)
+    model = Model([reader(TEMPORALITIES[0])], views=views)
     for one in (ours, model):
         one.record([("a", 0, 10), ("a", 0, 20_000), ("b", 0, 7)])
     data = {each: [points_of(one, each) for one in (ours, model)] for each in ("fine",)}
@@ -149,8 +143,10 @@ def test_a_disabled_meter_says_so() -> None:
 
 def test_no_reader_collects_while_another_one_asks_a_callback() -> None:
     """Else an aggregation could be taken away between its making and what is added to it."""
-    first, second = InMemoryMetricReader(), InMemoryMetricReader()
-    collected, inside = threading.Event(), threading.Event()
+    first = InMemoryMetricReader()
+    second = InMemoryMetricReader()
+    collected = threading.Event()
+    inside = threading.Event()
     held: list[bool] = []
 
     def callback(_options: CallbackOptions) -> list[Observation]:

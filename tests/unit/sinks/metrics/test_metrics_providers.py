@@ -68,7 +68,8 @@ class TestProviders:
 
     def test_one_that_is_set_later(self, global_provider: Callable[[Any], None]) -> None:
         global_provider(api._internal._ProxyMeterProvider())
-        sink, late = MetricsSink(), reader(DELTA)
+        sink = MetricsSink()
+        late = reader(DELTA)
         sink.write(batch_of([("aten::add", 0, 1)]))
         global_provider(provider([late]))
         sink.write(batch_of([("aten::add", 0, 1)] * 3))
@@ -77,7 +78,8 @@ class TestProviders:
     def test_one_that_is_replaced_gets_what_was_before(
         self, global_provider: Callable[[Any], None]
     ) -> None:
-        first, second = reader(DELTA), reader(DELTA)
+        first = reader(DELTA)
+        second = reader(DELTA)
         kept = provider([first])
         global_provider(kept)
         sink = MetricsSink()

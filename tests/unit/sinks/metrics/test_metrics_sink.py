@@ -99,7 +99,9 @@ class TestForks:
         assert counts(ours.readers[0]) == {ADD: 55}
 
     def test_a_fork_waits_for_a_callback(self, ours: Ours, monkeypatch: pytest.MonkeyPatch) -> None:
-        inside, forked, waited = threading.Event(), threading.Event(), []
+        inside = threading.Event()
+        forked = threading.Event()
+        waited = []
         # The moment in which a reader's thread is in our callback.
         hand = instruments.Instruments._add_to_streams  # noqa: SLF001
 
@@ -129,7 +131,8 @@ class TestForks:
 
 def test_nothing_is_lost_while_readers_collect_and_rows_come() -> None:
     ours = Ours([reader(DELTA), reader(DELTA), reader(CUMULATIVE)], views=view("exponential"))
-    stop, seen = threading.Event(), [0, 0]
+    stop = threading.Event()
+    seen = [0, 0]
 
     def collect(which: int) -> None:
         while not stop.is_set():

@@ -112,7 +112,8 @@ def hook(row: Any, attributes: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("hooked", [None, hook])
 @pytest.mark.parametrize("volume", [EVERY_RANGE, Volume(20, 10, 200, 0)])
 def test_the_same_spans(volume: Volume, hooked: Any, limits: SpanLimits | None) -> None:
-    exporter, keeps = InMemorySpanExporter(), Keeps()
+    exporter = InMemorySpanExporter()
+    keeps = Keeps()
     provider = TracerProvider(shutdown_on_exit=False, span_limits=limits)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     through, beside = (

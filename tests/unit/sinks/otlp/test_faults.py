@@ -56,7 +56,8 @@ def retry_info(seconds: float) -> bytes:
     return bytes(status.SerializeToString())
 
 
-RETRY_SOON, RETRY_IN_A_SECOND = retry_info(0.001), retry_info(1)
+RETRY_SOON = retry_info(0.001)
+RETRY_IN_A_SECOND = retry_info(1)
 SERVERS: dict[str, Callable[..., Any]] = {"http": http_server, "grpc": grpc_server}
 EXPORTERS: dict[str, Callable[..., Any]] = {"http": OverHttp, "grpc": OverGrpc}
 TIMEOUT_S = 1.0
@@ -175,7 +176,8 @@ def test_codes_of_grpc(act: Act, again: bool, sending: MakeSending) -> None:
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
 def test_a_server_that_comes_back_gets_all_that_waited(over: str, sending: MakeSending) -> None:
-    answers, port = Answers(), free_port()
+    answers = Answers()
+    port = free_port()
     path = "/v1/traces" if over == "http" else ""
     to = sending(EXPORTERS[over](endpoint=f"http://localhost:{port}{path}", timeout=TIMEOUT_S))
     for name in ("a", "b", "c"):
@@ -231,11 +233,9 @@ def test_requests_go_over_connections_that_are_kept(sending: MakeSending) -> Non
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
 def test_two_requests_are_in_flight_at_once_and_never_more(over: str, sending: MakeSending) -> None:
-    names, arrived, let_go = (
-        [f"op {number}" for number in range(6)],
-        threading.Semaphore(0),
-        threading.Event(),
-    )
+    names = [f"op {number}" for number in range(6)]
+    arrived = threading.Semaphore(0)
+    let_go = threading.Event()
     answers = Answers(6 * [held(arrived, let_go)])
     with SERVERS[over](answers) as endpoint:
         to = sending(EXPORTERS[over](endpoint=endpoint))
@@ -301,7 +301,8 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     if shutil.which("openssl") is None:
         pytest.skip("makes a certificate by openssl")
     folder = tmp_path_factory.mktemp("certificate")
-    key, file = folder / "key.pem", folder / "certificate.pem"
+    key = folder / "key.pem"
+    file = folder / "certificate.pem"
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
     make = [
         "openssl",

@@ -56,7 +56,8 @@ def test_a_request_is_what_the_official_encoder_makes() -> None:
 )
 def test_requests_are_bounded_and_cut_no_span(batches: list[list[int]], most: int) -> None:
     where = target()
-    mapper, builder = SpanMapper(where), RequestBuilder(where.resource, where.scope, most)
+    mapper = SpanMapper(where)
+    builder = RequestBuilder(where.resource, where.scope, most)
     requests: list[Request] = []
     names = [
         [f"{number}.{place} " + "x" * size for place, size in enumerate(sizes)]
@@ -140,7 +141,8 @@ class Scripted:
     hidden: tuple[str, ...] = ()
 
     def __init__(self, outcomes: Sequence[Outcome | BaseException] = ()) -> None:
-        self._outcomes, self._lock = list(outcomes), threading.Lock()
+        self._outcomes = list(outcomes)
+        self._lock = threading.Lock()
         self.sent = 0
 
     def send(self, body: bytes) -> Outcome:
@@ -163,7 +165,8 @@ class Held(Scripted):
 
     def __init__(self, outcomes: Sequence[Outcome | BaseException] = ()) -> None:
         super().__init__(outcomes)
-        self.arrived, self.let_go = threading.Semaphore(0), threading.Event()
+        self.arrived = threading.Semaphore(0)
+        self.let_go = threading.Event()
 
     def send(self, body: bytes) -> Outcome:
         self.arrived.release()
@@ -210,7 +213,8 @@ def test_a_server_has_failed_after_two_failures_and_not_once_it_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(delivery, "FIRST_PAUSE_S", 0.0)
-    again, never = Outcome(Verdict.AGAIN), Outcome(Verdict.AGAIN, delay_s=2 * PATIENCE_S)
+    again = Outcome(Verdict.AGAIN)
+    never = Outcome(Verdict.AGAIN, delay_s=2 * PATIENCE_S)
     assert_failed_after([never], False)
     assert_failed_after([again, never], True)
     assert_failed_after([again, again, Outcome(Verdict.REFUSED)], False)
@@ -275,7 +279,8 @@ def test_what_a_launcher_says_is_on_our_resource(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    plain, own = Resource({"service.name": "s"}, "https://schema"), Resource({"recfn.rank": 9})
+    plain = Resource({"service.name": "s"}, "https://schema")
+    own = Resource({"recfn.rank": 9})
     made = with_launch(plain)
     assert (dict(made.attributes), made.schema_url) == (
         {"service.name": "s", **attributes},
@@ -320,7 +325,8 @@ def test_rows_become_the_spans_that_the_official_encoder_writes(
     plan: tuple[SpanPlan, Told], limits: SpanLimits | None
 ) -> None:
     where = target(limits)
-    ours, objects = OtlpMapper(where).spans(*plan), SpanMapper(where).spans(*plan)
+    ours = OtlpMapper(where).spans(*plan)
+    objects = SpanMapper(where).spans(*plan)
     assert read(ours) == official(objects)
     other = as_encoded(objects)
     assert (ours.data, ours.ends.tolist()) == (other.data, other.ends.tolist())

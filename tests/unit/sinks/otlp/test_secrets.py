@@ -189,7 +189,8 @@ class RaisesToo(InMemorySink):
 def test_a_processor_and_a_sink_that_raise_what_a_request_did(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    provider, instrumentor = TracerProvider(), OtelRecordFunctionInstrumentor()
+    provider = TracerProvider()
+    instrumentor = OtelRecordFunctionInstrumentor()
     provider.add_span_processor(Raises())
     sinks = [RaisesToo(requests.ConnectionError(UNREACHABLE)), RaisesToo(RuntimeError(UNREACHABLE))]
     instrumentor.instrument(tracer_provider=provider, sinks=sinks)

@@ -108,7 +108,8 @@ class Gated(SpanExporter):
         is_open: bool = False,
     ) -> None:
         self.result = result
-        self.began, self.open = threading.Event(), threading.Event()
+        self.began = threading.Event()
+        self.open = threading.Event()
         if is_open:
             self.open.set()
         self.threads: set[str] = set()

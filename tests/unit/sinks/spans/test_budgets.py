@@ -39,11 +39,9 @@ class Service:
     """Requests of one name, each a trace of its own."""
 
     def __init__(self, per_second: float = 1000) -> None:
-        self.budgets, self.requests, self.now_ns = (
-            Budgets(1000, Volume(1000, 50, 5000, per_second=per_second)),
-            0,
-            BASE_NS,
-        )
+        self.budgets = Budgets(1000, Volume(1000, 50, 5000, per_second=per_second))
+        self.requests = 0
+        self.now_ns = BASE_NS
 
     def request(
         self, took_ms: int, *, after_ms: int = 10, failed: bool = False, ranges: int = RANGES
@@ -64,7 +62,8 @@ class Service:
 def test_flushes_in_a_request_dont_raise_its_budget() -> None:
     service = Service(per_second=1e6)
     service.usual(100)
-    key, granted = (1 << 40, 1), 0
+    key = (1 << 40, 1)
+    granted = 0
     for _ in range(30):
         part = UnitEnd(key, "GET", None, False, service.now_ns, ranges=10, is_cut=True)
         granted += min(10, service.budgets.grant(part).spans)
@@ -123,7 +122,9 @@ def test_a_longer_request_never_gets_less_than_a_shorter_one_would() -> None:
 def test_spans_per_second_is_a_bound_of_all(
     units: list[tuple[int, int, int, bool]], per_second: int
 ) -> None:
-    service, counted, began_ns = Service(per_second), 0, BASE_NS
+    service = Service(per_second)
+    counted = 0
+    began_ns = BASE_NS
     for took_ms, after_ms, ranges, failed in units:
         counted += service.request(took_ms, after_ms=after_ms, ranges=ranges, failed=failed) - 1
     assert counted <= per_second * (BURST_SECONDS + (service.now_ns - began_ns) / NS_PER_SECOND) + 1
@@ -228,7 +229,8 @@ def test_no_limit() -> None:
 
 
 def test_where_all_take_longer_than_before_few_are_unusual() -> None:
-    usual, dice = UsualDurations(), random.Random(1)
+    usual = UsualDurations()
+    dice = random.Random(1)
     for _ in range(DURATIONS):
         usual.compare("request", 1000)
     found = [usual.compare("request", dice.randrange(5000, 9000))[1] for _ in range(1000)]
@@ -236,7 +238,8 @@ def test_where_all_take_longer_than_before_few_are_unusual() -> None:
 
 
 def test_the_slow_ones_are_among_many_that_vary() -> None:
-    usual, dice = UsualDurations(), random.Random(2)
+    usual = UsualDurations()
+    dice = random.Random(2)
     found = [
         usual.compare("request", 50_000 if number % 500 == 499 else dice.randrange(500, 3000))
         for number in range(10_000)

@@ -213,7 +213,8 @@ def test_a_summary_is_as_long_as_its_ranges_and_stays_in_its_parent() -> None:
 
 def test_a_call_that_takes_much_longer_stands_beside_the_sum_of_the_others() -> None:
     units = Units(Volume(50))
-    span, rows = units.start(), []
+    span = units.start()
+    rows = []
     for number in range(20):
         took_us = 10_000 if number else 500_000
         inside = [(f"op {depth}", took_us - depth) for depth in range(1, 4)]
@@ -263,7 +264,8 @@ def timed(
 
 def test_folded_siblings_lie_one_after_another_around_real_ones() -> None:
     units = Units(Volume(50))
-    span, rows = units.start(), []
+    span = units.start()
+    rows = []
     for number in range(20):
         start_us = number * 100
         rows += [timed(units, span, "a", start_us, 30), timed(units, span, "b", start_us + 30, 40)]
@@ -280,7 +282,8 @@ def test_folded_siblings_lie_one_after_another_around_real_ones() -> None:
 
 def test_what_lies_in_a_folded_span_is_moved_with_it() -> None:
     units = Units(Volume(50))
-    span, rows = units.start(), []
+    span = units.start()
+    rows = []
     for number in range(60):
         rows.append(timed(units, span, "first", number * 100, 50))
         call = timed(units, span, "call", number * 100 + 50, 40, **USER)
@@ -310,7 +313,8 @@ def test_what_lies_in_a_folded_span_is_moved_with_it() -> None:
 
 def test_calls_of_each_thread_are_folded_apart() -> None:
     units = Units(Volume(50))
-    span, rows = units.start(), []
+    span = units.start()
+    rows = []
     other = Track(number=7, thread_id=12, native_id=1007, ident=140_007, name="worker")
     for number in range(60):
         rows.append(timed(units, span, "part", number * 100, 60, **USER))
@@ -348,7 +352,8 @@ def test_a_scope_that_not_all_calls_have_is_not_said() -> None:
 
 def test_a_single_call_in_folded_ones_is_folded_too() -> None:
     units = Units(Volume(50))
-    span, rows = units.start(), []
+    span = units.start()
+    rows = []
     for number in range(60):
         call = timed(units, span, "call", number * 100, 90, **USER)
         inside = {"parent": call["event_id"], "root": call["event_id"]}
@@ -396,7 +401,8 @@ def test_a_caller_that_failed_or_is_no_operator_is_a_span(changed: dict[str, Any
 
 def test_folded_operators_that_only_call_another_one_are_shown_by_it() -> None:
     units = Units(Volume(50))
-    span, rows = units.start(), []
+    span = units.start()
+    rows = []
     for number in range(60):
         (outer,) = [timed(units, span, "linear", number * 100, 90)]
         inside = {"parent": outer["event_id"], "root": outer["event_id"]}

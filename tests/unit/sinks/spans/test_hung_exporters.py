@@ -54,7 +54,8 @@ def rows(first: int) -> list[dict[str, Any]]:
 def test_an_end_in_the_middle_of_an_export(
     volume: Volume, at_once: bool, process_ends: bool
 ) -> None:
-    exporter, provider = Gated(), TracerProvider(shutdown_on_exit=False)
+    exporter = Gated()
+    provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(
         SimpleSpanProcessor(exporter) if at_once else BatchSpanProcessor(exporter)
     )
@@ -80,7 +81,8 @@ def test_an_end_in_the_middle_of_an_export(
 @pytest.fixture
 def hanging() -> Iterator[tuple[Gated, TracerProvider]]:
     """A provider and its exporter, which hangs until the test has ended."""
-    exporter, provider = Gated(), TracerProvider(shutdown_on_exit=False)
+    exporter = Gated()
+    provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter, max_export_batch_size=ROWS))
     yield exporter, provider
     exporter.open.set()
@@ -117,14 +119,16 @@ def test_nor_for_what_processors_have_between_two_flushes_if_the_last_was_slow(
     monkeypatch: pytest.MonkeyPatch, *, is_slow: bool
 ) -> None:
     monkeypatch.setattr(delivery, "SLOW_FLUSH_S", 0.0 if is_slow else math.inf)
-    asked, may_go_on = threading.Event(), threading.Event()
+    asked = threading.Event()
+    may_go_on = threading.Event()
 
     def hook(row: Event, attributes: dict[str, Any]) -> None:
         if row.event_id >= make_event_id(1, 1000):
             asked.set()
             assert may_go_on.wait(PATIENCE_S)
 
-    exporter, provider = Gated(is_open=True), TracerProvider(shutdown_on_exit=False)
+    exporter = Gated(is_open=True)
+    provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000))
     process = Process(deliver_by=lambda: LATER, exit_timeout_s=0.0)
     sink = spans_sink(provider, hook=hook, process=process)
@@ -180,7 +184,8 @@ def test_the_end_of_the_process_waits_for_no_flush_after_a_slow_one(
 ) -> None:
     for name, seconds in constants.items():
         monkeypatch.setattr(delivery, name, seconds)
-    exporter, provider = Gated(is_open=True), TracerProvider(shutdown_on_exit=False)
+    exporter = Gated(is_open=True)
+    provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000))
     process = Process(deliver_by=lambda: LATER, exit_timeout_s=PATIENCE_S)
     sink = spans_sink(provider, process=process)
@@ -241,7 +246,8 @@ class Ending(BatchSpanProcessor):
 
 
 def test_the_provider_waits_for_a_span_of_the_programs_that_ends_in_an_exit_handler() -> None:
-    exporter, provider = Gated(), TracerProvider(shutdown_on_exit=False)
+    exporter = Gated()
+    provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(processor := Ending(exporter))
     sink = started_at(provider)
     main = provider.get_tracer("program").start_span("main")
@@ -291,7 +297,8 @@ def test_flushes_that_nobody_waits_for_any_more_are_not_done(
 def test_what_no_thread_could_be_had_for_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sink, session = Harness().sink, process_session()
+    sink = Harness().sink
+    session = process_session()
     capture = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
     session.start(capture)
 
@@ -308,7 +315,8 @@ def test_what_no_thread_could_be_had_for_is_told(
 
 def test_what_the_end_left_behind_is_told(caplog: pytest.LogCaptureFixture) -> None:
     exporter = Gated()
-    provider, session = TracerProvider(shutdown_on_exit=False), process_session()
+    provider = TracerProvider(shutdown_on_exit=False)
+    session = process_session()
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1))
     sink = spans_sink(
         provider, process=Process(deliver_by=lambda: session.deliver_by, exit_timeout_s=0.1)

@@ -75,7 +75,8 @@ class TestProcessors:
         """Where it has them otherwise, ours comes last, and a shutdown of the provider delivers
         no more what ended before.
         """
-        first, second = SpanProcessor(), SpanProcessor()
+        first = SpanProcessor()
+        second = SpanProcessor()
         provider = new_provider(first, second, active_span_processor=multi())
         target = target_of(provider)
         assert target.multi_processor._span_processors == (first, second)

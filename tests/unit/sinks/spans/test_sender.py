@@ -163,11 +163,13 @@ def test_the_queue_keeps_what_is_unusual_longest(sizes: list[tuple[int, bool]]) 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sender, "MAX_BYTES", 20)
         queue = sender.unit_queue()
-    kept, dropped = list[tuple[int, DecidedUnits]](), 0
+    kept = list[tuple[int, DecidedUnits]]()
+    dropped = 0
     for size, is_ordinary in sizes:
         units = DecidedUnits(ranges=1, nbytes=size, is_ordinary=is_ordinary)
         dropped += len(queue.put(units))
-        before, may_go = list(kept), [one for one in kept if one[1].is_ordinary]
+        before = list(kept)
+        may_go = [one for one in kept if one[1].is_ordinary]
         may_go += [one for one in kept if not (is_ordinary or one[1].is_ordinary)]
         while may_go and sum(weight for weight, _ in kept) + size > 20:
             kept.remove(may_go.pop(0))
@@ -231,7 +233,8 @@ def test_the_queue_holds_as_many_bytes_as_it_may(
 
     unit(0)
     others = living_units()
-    number, before = 0, traced_bytes(begin=True)
+    number = 0
+    before = traced_bytes(begin=True)
     while not sink.counters()["dropped.queue_full"]:
         number += 1
         unit(number)

@@ -43,7 +43,8 @@ def spans_of(
     span_budget: int | None = None,
 ) -> tuple[list[ReadableSpan], dict[str, int]]:
     """What a program's ranges become below a span of its own, and the counters."""
-    provider, exporter = TracerProvider(), InMemorySpanExporter()
+    provider = TracerProvider()
+    exporter = InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     instrumentor = OtelRecordFunctionInstrumentor()
     instrumentor.instrument(
@@ -263,7 +264,8 @@ TRACER = TracerProvider(shutdown_on_exit=False).get_tracer("program")
 
 
 def test_a_forked_childs_copies_of_spans_are_not_waited_for() -> None:
-    spans, inherited = ProgramSpans(), TRACER.start_span("inherited")
+    spans = ProgramSpans()
+    inherited = TRACER.start_span("inherited")
     spans.saw(1, 2, inherited)
     spans.start_empty()
     spans.saw(1, 2, inherited)

@@ -255,7 +255,8 @@ class TestSpans:
         """The SDK makes a JSON text of all attributes for it, and its exporters ask for every
         span.
         """
-        hash_of, asked = Resource.__hash__, list[Resource]()
+        hash_of = Resource.__hash__
+        asked = list[Resource]()
         monkeypatch.setattr(
             Resource, "__hash__", lambda resource: asked.append(resource) or hash_of(resource)
         )
@@ -282,7 +283,8 @@ class TestSpans:
 
 
 def test_without_a_budget_what_runs_in_compilations_is_a_sum_of_the_range_around() -> None:
-    folding, context = EveryRange(), SpanContextRef(5, 6, 1)
+    folding = EveryRange()
+    context = SpanContextRef(5, 6, 1)
     inside = {"context": context, "flags": int(EventFlag.IN_COMPILATION), "root": 11}
     rows = [{**inside, "event_id": 13, "parent": 12}, {**inside, "event_id": 12, "parent": 11}]
     added, units = folding.add(

@@ -91,7 +91,8 @@ class Program:
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         one = dict(one)
         self.now_ns += one.pop("after_ns", MS)
-        start_ns, event_id = self.now_ns, self._next_id(thread)
+        start_ns = self.now_ns
+        event_id = self._next_id(thread)
         rows = []
         for child in one.pop("children", ()):
             self.now_ns += MS
@@ -222,10 +223,8 @@ def test_a_source_of_any_kind_says_what_its_traces_are_called(
 def test_a_root_has_the_name_under_which_the_sampler_was_asked(one_batch: bool) -> None:
     sampler = Asked()
     program = Program(sampler=sampler)
-    step, rest = (
-        [first(module()), op("backward"), optimizer()],
-        {**op(), "after_ns": 2 * NS_PER_SECOND},
-    )
+    step = [first(module()), op("backward"), optimizer()]
+    rest = {**op(), "after_ns": 2 * NS_PER_SECOND}
     program.run(
         op(),
         *step,

@@ -62,7 +62,8 @@ def test_the_sink_hears_of_what_the_program_asked_until_it_has_seen_it() -> None
 
 def test_nobody_waits_for_a_sampler_that_another_thread_asks_and_both_get_one_root() -> None:
     roots = TraceRoots()
-    asked, answers = threading.Event(), threading.Event()
+    asked = threading.Event()
+    answers = threading.Event()
 
     def slow_sampler() -> RootStart:
         asked.set()

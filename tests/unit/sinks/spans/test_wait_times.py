@@ -16,13 +16,15 @@ from otel_recfn.model.events import EventFlag, EventSource, RecordScope, make_ev
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 
 CPU, WAIT = "recfn.cpu_time_ns", "recfn.unit.wait_time_ns"
-ENOUGH, FEW = Volume(100), Volume(1)
+ENOUGH = Volume(100)
+FEW = Volume(1)
 MS = 1_000_000
 
 
 def call(number: int, took_ms: float, worked_ms: float | None, **more: Any) -> dict[str, Any]:
     """The row of an outermost call. ``worked_ms``: None where it isn't known."""
-    start, event_id = BASE_NS + number * 100 * MS, make_event_id(MAIN_THREAD.number, number)
+    start = BASE_NS + number * 100 * MS
+    event_id = make_event_id(MAIN_THREAD.number, number)
     times = {"start_ns": start, "end_ns": start + int(took_ms * MS)}
     worked = {} if worked_ms is None else {"cpu_time_ns": int(worked_ms * MS)}
     place = {"event_id": event_id, "root": event_id, "context": REQUEST}

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -41,9 +42,12 @@ Span = dict[str, Any]
 
 @contextmanager
 def running(
-    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    ends_by: signal.Signals = signal.SIGINT,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is ended by the signal of Ctrl-C."""
+    """A process that is ended by a signal, that of Ctrl-C if no other is given."""
     with (
         log.open("wb") as output,
         subprocess.Popen(
@@ -53,7 +57,7 @@ def running(
         try:
             yield process
         finally:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(ends_by)
             process.wait(PATIENCE_S)
 
 
@@ -97,11 +101,12 @@ def backends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         f"--set=receivers.otlp.protocols.{name}.endpoint=localhost:{port}"
         for name, port in (("grpc", 14317), ("http", 14318))
     ]
-    with running([JAEGER, *ports], folder / "jaeger.log") as jaeger:
+    killed = partial(running, ends_by=signal.SIGKILL)  # their own end takes ten seconds
+    with killed([JAEGER, *ports], folder / "jaeger.log") as jaeger:
         wait_until_it_listens(jaeger, 14317, folder / "jaeger.log")
         wait_until_it_listens(jaeger, 16686, folder / "jaeger.log")
         configured = [JAEGER, "--config", str(ROOT / "collector-config.yaml")]
-        with running(configured, folder / "collector.log") as collector:
+        with killed(configured, folder / "collector.log") as collector:
             wait_until_it_listens(collector, 4317, folder / "collector.log")
             yield
 

@@ -121,17 +121,15 @@ void propagate_nothing(ThreadBuffer& buffer) {
   if (buffer.propagation.serial != UINT64_MAX) change_propagated(buffer, nullptr);
 }
 
-void stop_propagating(ThreadBuffer* buffer, const TaskEntry& entry) {
-  if (buffer == nullptr) return;
-  if (buffer->propagation.pending == &entry) {
-    TaskEntry* const outer = living(entry.outer);
-    change_pending(*buffer, buffer->propagation.serial != serial_of(outer) ? outer : nullptr);
-  } else if (buffer->propagation.serial == entry.serial) {
-    TaskEntry* const outer = living(entry.outer);
-    change_propagated(*buffer, outer);
+void propagate_outer(ThreadBuffer& buffer, const TaskEntry& entry) {
+  TaskEntry* const outer = living(entry.outer);
+  if (buffer.propagation.pending == &entry) {
+    change_pending(buffer, buffer.propagation.serial != serial_of(outer) ? outer : nullptr);
+  } else {
+    change_propagated(buffer, outer);
     if (outer == nullptr) {
       // The current span may be no entry of the task's.
-      buffer->refresh.stale |= kContextStale;
+      buffer.refresh.stale |= kContextStale;
     }
   }
 }

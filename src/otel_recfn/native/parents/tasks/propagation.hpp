@@ -44,9 +44,19 @@ void propagate_nothing(ThreadBuffer& buffer);
 // its task is in.
 void propagate_torch_range(ThreadBuffer& buffer);
 
-// The entry is over: if that thread, the calling one, propagates it, or would later, it propagates
-// what the entry lies in from here on. `buffer`: the thread's, or null.
-void stop_propagating(ThreadBuffer* buffer, const TaskEntry& entry);
+// Propagates what the entry lies in from here on, and the entry no longer.
+void propagate_outer(ThreadBuffer& buffer, const TaskEntry& entry);
+
+// The entry is over, which the calling thread may propagate, or would later. `buffer`: the
+// thread's, or null. In the header, since each range asks as it ends: a call takes it two
+// nanoseconds more.
+inline void stop_propagating(ThreadBuffer* buffer, const TaskEntry& entry) {
+  if (buffer == nullptr) return;
+  const auto& propagation = buffer->propagation;
+  if (propagation.pending == &entry || propagation.serial == entry.serial) {
+    propagate_outer(*buffer, entry);
+  }
+}
 
 // As RecorderHooks has them. The thread that drops what was propagated to it may not have the GIL:
 // the next one that propagates something drops the references, of which the entry may have several.

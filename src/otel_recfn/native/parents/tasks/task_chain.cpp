@@ -57,6 +57,20 @@ void release_chain(TaskEntry* entry) {
   Py_XDECREF(reinterpret_cast<PyObject*>(entry));
 }
 
+// Clears memory in pieces, for each of which the compiler takes a few wide stores: all at once it
+// would take an instruction that is slow to start, and a store for each member of an entry costs a
+// range 15 nanoseconds more.
+template <size_t size>
+inline void clear(char* bytes) {
+  constexpr size_t kPiece = 64;
+  if constexpr (size > kPiece) {
+    std::memset(bytes, 0, kPiece);
+    clear<size - kPiece>(bytes + kPiece);
+  } else {
+    std::memset(bytes, 0, size);
+  }
+}
+
 // An object that lives, or null where there is no memory. What it had before is still there.
 TaskEntry* allocate_entry() {
   if (spare_entry_count > 0) {
@@ -102,8 +116,7 @@ TaskEntry* innermost(const ThreadBuffer* buffer) { return living(value_in_task(b
 TaskEntry* new_entry() {
   TaskEntry* const entry = allocate_entry();
   if (entry == nullptr) return nullptr;
-  // All of it at once, as a store for each member takes a range two nanoseconds more.
-  std::memset(static_cast<void*>(&entry->outer), 0, sizeof *entry - offsetof(TaskEntry, outer));
+  clear<sizeof *entry - offsetof(TaskEntry, outer)>(reinterpret_cast<char*>(&entry->outer));
   entry->serial = ++last_serial;
   entry->cpu_began_ns = -1;
   return entry;

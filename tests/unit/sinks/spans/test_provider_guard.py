@@ -28,7 +28,7 @@ from spans_harness import Gated
 
 from helpers.timeouts import PATIENCE_S
 from otel_recfn.sinks.spans import listener
-from otel_recfn.sinks.spans import provider as ours
+from otel_recfn.sinks.spans import span_target as ours
 from otel_recfn.sinks.spans.processor import OwnSpanProcessor
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.span_target import SpanTarget, shortest_queue

@@ -18,14 +18,13 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from otel_recfn.sinks.spans.listener import SpanListener, can_be_removed
-from otel_recfn.sinks.spans.span_target import SpanTarget, own_tracer
+from otel_recfn.sinks.spans.span_target import TRACER_PARTS, SpanTarget, own_tracer
 from otel_recfn.support.interruptions import raised_by_signal_handler
 from otel_recfn.support.logs import GuardedLog
 
 MAX_PROXIES = 8
 """The most proxies around a provider."""
 _logger = GuardedLog(logging.getLogger(__name__), {})
-_TRACER_PARTS = ("span_processor", "sampler", "resource", "id_generator")
 
 
 class ProviderResolver:
@@ -119,7 +118,7 @@ def _target_at(
     tracer = own_tracer(provider)
     return (
         SpanTarget(provider, tracer, step_spans)
-        if all(hasattr(tracer, part) for part in _TRACER_PARTS)
+        if all(hasattr(tracer, part) for part in TRACER_PARTS)
         else None
     )
 

@@ -41,6 +41,14 @@ from otel_recfn.support.signal_handlers import calling_out
 from otel_recfn.support.span_log import SCOPE_NAME
 from otel_recfn.version import __version__
 
+TRACER_PARTS = ("span_processor", "sampler", "resource", "id_generator")
+"""What a tracer of the SDK's has."""
+DEFAULT_QUEUE_SIZE = 2048
+"""The SDK's own, of a batch processor."""
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.30.0"
+"""The first semantic conventions with ``code.function.name`` as we use it."""
+_logger = GuardedLog(logging.getLogger(__name__), {})
+
 
 class HashedResource(Resource):
     """A resource equal to another one that remembers its hash: exporters ask for it for every
@@ -65,13 +73,6 @@ def hashed(resource: Resource) -> Resource:
         return HashedResource(resource) if type(resource) is Resource else resource
     except Exception:  # an attribute is no JSON
         return resource
-
-
-DEFAULT_QUEUE_SIZE = 2048
-"""The SDK's own, of a batch processor."""
-SCHEMA_URL = "https://opentelemetry.io/schemas/1.30.0"
-"""The first semantic conventions with ``code.function.name`` as we use it."""
-_logger = GuardedLog(logging.getLogger(__name__), {})
 
 
 class RootStart(NamedTuple):

@@ -126,7 +126,7 @@ class TestFallbacks:
     def test_tracer_without_private_parts(self) -> None:
         class Bare:
             def __init__(self, tracer: object) -> None:
-                for part in ours._TRACER_PARTS:  # noqa: SLF001 - the parts that we do read
+                for part in ours.TRACER_PARTS:
                     setattr(self, part, getattr(tracer, part))
 
         provider = new_provider()

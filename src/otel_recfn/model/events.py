@@ -280,6 +280,7 @@ CPU_TIME, WAIT_TIME = "recfn.cpu_time_ns", "recfn.unit.wait_time_ns"
 is most of it.
 """
 MIN_WAIT_NS = 1_000_000
+"""A shorter time of waiting isn't reported."""
 
 
 def wait_time_ns(duration_ns: int, cpu_time_ns: int) -> int:

@@ -33,7 +33,6 @@ from otel_recfn.model.columns import BY_SIZE
 from otel_recfn.model.events import (
     CPU_TIME,
     PARTIAL,
-    WAIT_TIME,
     EventFlag,
     EventSource,
     RecordScope,
@@ -264,8 +263,6 @@ class SpanMapper:
         end_ns = batch.end_ns or 0
         shared = {BATCH_SIZE: batch.size, **unit_attributes}
         status = _UNSET
-        if batch.wait_time_ns:
-            shared[WAIT_TIME] = batch.wait_time_ns
         if batch.is_partial:
             shared[PARTIAL] = True
         if batch.error:

@@ -203,7 +203,7 @@ def same(one: Decided, other: Decided) -> None:
     assert kept(one) == kept(other)
     assert list(one.plan.batch.events()) == list(other.plan.batch.events())
     assert one.sums.tolist() == other.sums.tolist()
-    numbers_of_names = {"name", "module"}
+    numbers_of_names = {"name", "module", "enclosing_module"}
     columns = [each for each in one.summaries.dtype.names or () if each not in numbers_of_names]
     assert one.summaries[columns].tolist() == other.summaries[columns].tolist()
     assert list(top_names(one)) == list(top_names(other))

@@ -107,8 +107,8 @@ struct SummaryRow {
   int64_t count, total_ns, shortest_ns, longest_ns, start_ns, end_ns;
   int64_t cpu_time_ns;
   // `module`: where in its model that is called, maybe with `*` for numbers; 0: that isn't the same
-  // for all.
-  uint32_t unit, name, module;
+  // for all. `enclosing_module`: the same of the module call around it.
+  uint32_t unit, name, module, enclosing_module;
   uint32_t thread;  // the recorder's number
   uint32_t scope;   // `kSeveral`: that isn't the same for all
 };
@@ -120,8 +120,8 @@ constexpr auto fields_of(const SummaryRow*) {
                     RECFN_FIELD(SummaryRow, longest_ns), RECFN_FIELD(SummaryRow, start_ns),
                     RECFN_FIELD(SummaryRow, end_ns),     RECFN_FIELD(SummaryRow, cpu_time_ns),
                     RECFN_FIELD(SummaryRow, unit),       RECFN_FIELD(SummaryRow, name),
-                    RECFN_FIELD(SummaryRow, module),     RECFN_FIELD(SummaryRow, thread),
-                    RECFN_FIELD(SummaryRow, scope)};
+                    RECFN_FIELD(SummaryRow, module),     RECFN_FIELD(SummaryRow, enclosing_module),
+                    RECFN_FIELD(SummaryRow, thread),     RECFN_FIELD(SummaryRow, scope)};
 }
 
 // An operator that only calls the one of a span, and has none itself. Those of a span stand beside

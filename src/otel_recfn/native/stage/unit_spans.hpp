@@ -85,6 +85,7 @@ class UnitSpans {
                static_cast<int64_t>(selected_index));
     }
     count_within();
+    index_selected();
     choose_summaries();
     set_times();
     find_worked();
@@ -234,10 +235,10 @@ class UnitSpans {
     if (parent == kNone && node.selected_index == kNone) {
       note_span(kFirstSummary + number, path.total_ns);
     }
-    decided_.summaries.push_back({span_id_of(path.first_id, key_), parent_id(node, parent),
-                                  path.first_id, path.count, path.total_ns, path.shortest_ns,
-                                  path.longest_ns, 0, 0, path.cpu_time_ns, unit_index_,
-                                  path.display_name, node_module(node), path.thread, path.scope});
+    decided_.summaries.push_back(
+        {span_id_of(path.first_id, key_), parent_id(node, parent), path.first_id, path.count,
+         path.total_ns, path.shortest_ns, path.longest_ns, 0, 0, path.cpu_time_ns, unit_index_,
+         path.display_name, node_module(node), enclosing_module(node), path.thread, path.scope});
     add_callers(node, kFirstSummary + number);
     node.summary = static_cast<int64_t>(times_.size());
     const auto selected = static_cast<int64_t>(selected_.size());
@@ -314,7 +315,6 @@ class UnitSpans {
   // first, then those of the nodes, then that of the step around.
   void find_worked() {
     worked_.clear();
-    index_selected();
     const bool in_step = to_decide_->step.cpu_time_ns >= 0;
     if (in_step) worked_.push_back(step_work());
     first_worked_ = worked_.size();
@@ -485,6 +485,24 @@ class UnitSpans {
       if (parent == selected_index && is_like(one.name, one.modules)) return 0;
     }
     return path.modules == kSeveral ? 0 : path.modules;
+  }
+
+  // Where in its model the module is called whose calls are around a path. 0 if there is none, or
+  // several.
+  uint32_t enclosing_module(const Node& node) const {
+    for (int64_t each = node.parent; each != kNone; each = node_at(each).parent) {
+      const Path& path = *node_at(each).path;
+      if (path.module == 0) continue;
+      if (path.module != kSeveral) return path.module;
+      return path.modules == kSeveral ? 0 : path.modules;
+    }
+    for (int64_t each = node.selected_index; each != kNone;) {
+      const auto index = static_cast<size_t>(each);
+      const uint32_t module = unit_->range(selected_[index]).module;
+      if (module != 0) return module;
+      each = enclosing_selected(index);
+    }
+    return 0;
   }
 
   // The path that a path hangs below.

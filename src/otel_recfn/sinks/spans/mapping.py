@@ -229,7 +229,8 @@ class SpanMapper:
             )
             text = decided_name(decided, row.name)
             if row.module and short:
-                text = module_call_name(decided.names[row.module], text)
+                names = decided.names
+                text = module_call_name(names[row.module], text, names[row.enclosing_module])
             text = prefill_name(text) if PHASE in attributes and short else text
             text = utf8_text(text + SUFFIX)
             context = _sibling_context(unit_parent, row.span_id)

@@ -184,7 +184,7 @@ def test_the_root_of_a_trace_of_ours_tells_it_itself() -> None:
     opened = {name: row[name] for name in ("event_id", "name", "source", "start_ns", "flags")}
     harness.write(row, opened=[opened])
     spans = [*harness.exporter.get_finished_spans(), *harness.close()]
-    assert attribute_values(spans, WAIT) == [("module call: Net_0", 8 * MS)]
+    assert attribute_values(spans, WAIT) == [("module call: Net", 8 * MS)]
     assert [value for _, value in attribute_values(spans, CPU)] == [2 * MS]
 
 

@@ -5,6 +5,7 @@ profiles as torch does.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from opentelemetry import trace  # noqa: E402
+from opentelemetry.sdk.metrics import MeterProvider  # noqa: E402
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader  # noqa: E402
 from opentelemetry.sdk.trace import ReadableSpan  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -22,6 +25,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from helpers.exported_traces import Traces  # noqa: E402
 from otel_recfn import OtelRecordFunctionInstrumentor, profile, record_function  # noqa: E402
 from otel_recfn.batches.span_names import class_in_name  # noqa: E402
+from otel_recfn.cli import main  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -258,7 +262,47 @@ def test_a_hook_sees_the_rows_as_they_were_recorded() -> None:
     assert {"layers.1", "attention"} <= {span.name for span in spans}
 
 
-def test_chrome_traces_and_profiles_keep_the_names_of_torch(tmp_path: Path) -> None:
+def test_tables_trees_and_reports_have_the_names_of_spans(tmp_path: Path) -> None:
+    net = Net()
+    with profile() as prof, torch.no_grad():
+        net(torch.ones(2, 4))
+    names = {"Net", "layers.0", "layers.1", "attention", "Dropout"}
+    averages = {average.key: average.count for average in prof.key_averages()}
+    assert names <= averages.keys()
+    assert averages["attention"] == 2
+    for by in ("name", "thread"):
+        ends = {path.path[-3:] for path in prof.tree(by)}  # type: ignore[arg-type]
+        assert {("Net", "layers.0", "attention"), ("Net", "layers.1", "Dropout")} <= ends
+    assert ("Net", "layers.1", "attention") in {path.path for path in prof.tree("module")}
+    prof.export_chrome_trace(tmp_path / "trace.json.gz")
+    prof.report(tmp_path / "profile.json")
+    main(["report", str(tmp_path / "trace.json.gz"), "--out", str(tmp_path / "file.json")])
+    for page in ("profile.json", "file.json"):
+        text = (tmp_path / page).read_text()
+        assert names <= set(re.findall(r'"([\w.]+)"', text))
+        assert "nn.Module" not in text
+
+
+@pytest.mark.parametrize("span_names", ["short", "torch"])
+def test_metrics_have_the_names_of_spans(span_names: str) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    spans = spans_of(Net(), detail="all", span_names=span_names, meter_provider=provider)
+    found = {
+        point.attributes["recfn.name"]
+        for resource in reader.get_metrics_data().resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == "recfn.operation.duration"
+        for point in metric.data.data_points
+    }
+    modules = {name for name, _, _ in called(spans)}
+    assert len(modules) >= 5
+    assert modules <= found
+    assert any(name.startswith("nn.Module: ") for name in found) is (span_names == "torch")
+
+
+def test_events_and_chrome_traces_keep_the_names_of_torch(tmp_path: Path) -> None:
     with profile() as prof:
         spans_of(Net(), chrome_trace=str(tmp_path / "trace.json"))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

@@ -1,4 +1,4 @@
-"""The names of spans.
+"""The names of spans, which tables, trees, reports and metrics have, too.
 
     call                       its path in the model     below the call of           name
     ------------------------   -----------------------   -------------------------   --------------
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.number_sets import equals
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import INSTANCE, SOURCES, EventSource
 from otel_recfn.model.generation import PREFILL
@@ -77,6 +78,12 @@ def display_name(name: str, *, torch_names: bool) -> str:
     their class.
     """
     return name if torch_names else phase_name(name.removeprefix(PREFIX))
+
+
+def with_module_names(batch: Batch) -> Batch:
+    """The batch with the names that spans have of module calls."""
+    calls = np.flatnonzero(equals(batch.source, EventSource.MODULE))
+    return with_span_names(batch, calls, torch_names=False)
 
 
 def with_span_names(

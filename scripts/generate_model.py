@@ -22,6 +22,7 @@ if __name__ == "__main__":
 from otel_recfn.model.columns import BY_SIZE, COLUMNS, Column  # noqa: E402
 from otel_recfn.model.events import (  # noqa: E402
     LONGEST_TRACE_NS,
+    MIN_WAIT_NS,
     MOST_RANGES_OF_TRACE,
     NODES_PREFIX,
     OPTIMIZER,
@@ -139,6 +140,9 @@ constexpr const char* kProfilerStep = {_text(PROFILER_STEP)};
 // Limits of traces that we start (stage/own_traces.hpp).
 constexpr uint32_t kMostRangesOfTrace = {MOST_RANGES_OF_TRACE};
 constexpr int64_t kLongestTraceNs = {LONGEST_TRACE_NS};
+
+// A shorter time of waiting isn't reported.
+constexpr int64_t kMinWaitNs = {MIN_WAIT_NS};
 
 // What PyTorch puts before the name of a backward node to name the range around it.
 constexpr std::string_view kNodesPrefix = {_text(NODES_PREFIX)};

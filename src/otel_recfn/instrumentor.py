@@ -249,7 +249,8 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
         session = process_session()  # it may refuse, so it comes before the trace file is made
         spans = self._spans_sink(settings, session)
-        metrics = MetricsSink(settings.meter_provider)
+        torch_names = settings.span_names == "torch"
+        metrics = MetricsSink(settings.meter_provider, torch_names=torch_names)
         files: list[ChromeTraceSink] = []
         # A process that records as its parent does makes it with its first range.
         if settings.chrome_trace is not None:

@@ -23,6 +23,7 @@ from otel_recfn.batches.key_average import KeyAverages
 from otel_recfn.batches.profiled_event import ProfiledEvent
 from otel_recfn.batches.profiled_events import event_finder, profiled_events
 from otel_recfn.batches.sampled_functions import SampledFunction, sampled_functions
+from otel_recfn.batches.span_names import with_module_names
 from otel_recfn.batches.stack_lines import STACK_METRICS, stack_lines
 from otel_recfn.batches.text_tables import lost_text
 from otel_recfn.batches.wall import Wall, wall_time
@@ -254,7 +255,7 @@ class profile:
             )
         rows = self._rows()
         found = key_averages(
-            rows,
+            with_module_names(rows),
             group_by_input_shape=group_by_input_shape,
             group_by_stack_n=group_by_stack_n,
             find_event=event_finder(rows),
@@ -282,7 +283,8 @@ class profile:
                 " modules=False or with_modules=False"
             )
         rows = self._rows()
-        return build_tree(rows, by, self.lost, self._wall(rows))
+        named = rows if by == "module" else with_module_names(rows)
+        return build_tree(named, by, self.lost, self._wall(rows))
 
     def __str__(self) -> str:
         """The wall time, the findings, and the tree of calls with bars."""
@@ -291,7 +293,8 @@ class profile:
         rows = self._rows()
         wall = self._wall(rows)
         found = findings([Recording([self._process(rows)])])
-        return tree_with_bars(build_tree(rows, wall=wall), found, self.lost, wall.sentences())
+        tree = build_tree(with_module_names(rows), wall=wall)
+        return tree_with_bars(tree, found, self.lost, wall.sentences())
 
     def _repr_html_(self) -> str | None:
         """The report for a notebook; None if the profile recorded nothing."""
@@ -369,7 +372,8 @@ class profile:
 
     def _process(self, rows: Batch) -> Process:
         samples = self._recording.store.samples()
-        return Process("", rows, block=self._recording.block, samples=samples)
+        named = with_module_names(rows)
+        return Process("", named, block=self._recording.block, samples=samples)
 
     def _wall(self, rows: Batch) -> Wall:
         is_complete = not any("dropped." in name for name in self.lost)

@@ -15,16 +15,18 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler, SamplingResult
 
+from helpers.cpu_work import work
 from helpers.running_capture import Running
 from helpers.step_program import Program
 from helpers.timeouts import PATIENCE_S
-from otel_recfn import record_function
+from otel_recfn import batch, record_function
 from otel_recfn.batches.selection import Selected
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.session.session import Session
+from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sources.steps import step
 from otel_recfn.support.code_names import called_code
 
@@ -510,3 +512,27 @@ def test_a_decorated_function_is_named_by_the_steps_range_and_span(program: Prog
         assert (spans[name]["code.function.name"], spans[name]["code.line.number"]) == written
         assert (rows[name].function, rows[name].line) == written
     assert "code.function.name" not in spans["none"]
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_the_longest_span_in_a_step_has_all_attributes_of_its_unit(
+    make_program: Callable[..., Program], is_batch: bool
+) -> None:
+    program = make_program(volume=Volume(1))
+    with batch([]) if is_batch else program.step("train"):
+        with program.record_function("lookup"):
+            waited_for = threading.Thread(target=work, args=[30_000_000])
+            waited_for.start()
+            waited_for.join(PATIENCE_S)
+        for _ in range(3):
+            with program.record_function("part"):
+                work(1_000_000)
+    [attributes] = [
+        attributes
+        for span in program.spans()
+        if "recfn.unit." in str([*(attributes := dict(span.attributes or {}))])
+    ]
+    assert attributes.keys() >= {"recfn.unit.wait_time_ns", "recfn.unit.top"}
+    first, last = attributes["recfn.unit.top"]
+    assert (first.partition(":")[0], last.partition(":")[0]) == ("part", "lookup")
+    assert ", waited " in last

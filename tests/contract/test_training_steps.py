@@ -211,7 +211,7 @@ class TestBoundaries:
         assert grouping(traces) == "aaaabcccddeeeefgg"
         program.end()
         named = [(trace.name, trace.number) for trace in program.finished]
-        call = ("module call: Net_0", -1)
+        call = ("module call: Net", -1)
         unfinished = (TRAINING, -1)
         assert named == [(TRAINING, 0), unfinished, call, call, (TRAINING, 1), unfinished, call]
 

@@ -171,7 +171,7 @@ def a_cache_that_grows_by_one() -> None:
 PLANTED: list[tuple[str, str, Program]] = [
     ("data", "_SingleProcessDataLoaderIter", data_in_the_loop),
     ("data", "_MultiProcessingDataLoaderIter", data_from_one_worker),
-    ("cpu", "nn.Module: Waiting_", waiting_in_a_module),
+    ("cpu", "Waiting", waiting_in_a_module),
     ("cpu", "prepares", the_gil_is_taken),
     ("compile", "torch.compile: ", compiled_for_each_shape),
     ("compile", "torch.compile: scaled", compiled_for_each_number),

@@ -80,7 +80,7 @@ def test_the_console_exporter_prints_spans_as_the_readme_says(
     run = run_by(tmp_path, str(Path(sys.executable).with_name(by)), sys.executable)
     others = {"OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
     output = run(FIRST, **others, **dict([variable.split("=")])).stdout
-    assert '"name": "module call: Sequential_0"' in output
+    assert '"name": "module call: Sequential"' in output
 
 
 def test_the_pages_have_examples() -> None:

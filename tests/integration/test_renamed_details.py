@@ -336,6 +336,7 @@ BROKEN = ("Broken_0", "ValueError: broken")
         (["step_hook"], [MODULE, BROKEN]),
         (["is_compiling"], []),
         (["is_tracing"], [MODULE, BROKEN]),
+        (["graph_task"], [MODULE, BROKEN]),
     ],
 )
 def test_modules_and_steps(lack: Lack, missing: list[str], left: list[tuple[str, str]]) -> None:

@@ -35,8 +35,8 @@ Run = Callable[..., Outputs]
 """Runs a program in a way, once for all tests."""
 TOLERANCE_NS = 100_000
 """By how much a slice of a span may differ from the span."""
-TOP = re.compile(r"(.+): (\d+) x, ([\d.]+) ms")
-"""A name in ``recfn.unit.top``, with its count and time."""
+TOP = re.compile(r"(.+): (\d+) x, ([\d.]+) ms(?:, waited ([\d.]+) ms)?")
+"""A name in ``recfn.unit.top``, with its count and the times that it worked and waited."""
 
 
 def everywhere(*, without: Iterable[str] = ()) -> pytest.MarkDecorator:

@@ -43,6 +43,7 @@ from helpers.otlp_server import OtlpServer
 from helpers.timeouts import PATIENCE_S
 from helpers.trace_files import read_trace
 from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, cli, profile
+from otel_recfn.batches.span_names import recorded_call_name
 from otel_recfn.legacy import (
     EventKind,
     ProfilerConfig,
@@ -224,7 +225,6 @@ class Outputs:
             "legacy profiler": ranges_of_legacy(self.legacy),
         }
         self.sums = {
-            "sink": sums_by_name(self.events.values()),
             "profile's events": sums_by_name(
                 self.profiled.values(), lambda event: float(event.self_ns)
             ),
@@ -383,13 +383,22 @@ def ranges_of_legacy(lists: Iterable[Iterable[Any]]) -> Ranges:
     return found
 
 
+def shown_name(event: Any) -> str:
+    """The name that tables, trees, reports and metrics have for an event."""
+    if event.source.name != "MODULE":
+        return str(event.name)
+    return recorded_call_name(event.name, event.module, event.enclosing_module)
+
+
 def sums_by_name(
-    events: Iterable[Any], self_ns: Callable[[Any], float] | None = None
+    events: Iterable[Any],
+    self_ns: Callable[[Any], float] | None = None,
+    name_of: Callable[[Any], str] = shown_name,
 ) -> SumsByName:
-    """The sums of events."""
+    """The sums of events, by the names that are shown."""
     found = defaultdict[str, Sums](Sums)
     for event in events:
-        sums = found[event.name]
+        sums = found[name_of(event)]
         sums.count += 1
         sums.total_ns += event.duration_ns
         sums.self_ns = (

@@ -12,7 +12,17 @@ import pytest
 pytest.importorskip("torch")
 
 from output_laws import Run, everywhere, times
-from outputs import STEP_IN_CHROME, UNNAMED_STEP, Sums, SumsByName, overlaps, sums_by_name, union_ns
+from outputs import (
+    STEP_IN_CHROME,
+    UNNAMED_STEP,
+    WAYS,
+    Sums,
+    SumsByName,
+    overlaps,
+    shown_name,
+    sums_by_name,
+    union_ns,
+)
 from outputs_programs import Program
 
 pytestmark = pytest.mark.torch
@@ -120,13 +130,19 @@ def test_reports_of_chrome_traces_have_the_self_times_of_the_profile(
 @everywhere()
 def test_the_metric_has_the_sums_of_all_ranges(run: Run, program: Program, way: str) -> None:
     found = run(program, way)
-    assert not unequal(found.sums["metric"], found.sums["sink"])
-    assert set(found.sums["metric"]) == set(found.sums["sink"])
+    has_torch_names = WAYS[way].settings.get("span_names") == "torch"
+
+    def name_of(event: Any) -> str:
+        return str(event.name) if has_torch_names else shown_name(event)
+
+    expected = sums_by_name(found.events.values(), name_of=name_of)
+    assert not unequal(found.sums["metric"], expected)
+    assert set(found.sums["metric"]) == set(expected)
     for point in found.metrics["recfn.operation.duration"]:
         lengths = [
             event.duration_ns
             for event in found.events.values()
-            if (event.name, event.scope.name)
+            if (name_of(event), event.scope.name)
             == (point.attributes["recfn.name"], point.attributes["recfn.scope"])
         ]
         assert (point.count, sum(point.bucket_counts)) == (len(lengths), len(lengths))
@@ -177,7 +193,7 @@ def by_label(sums: SumsByName) -> SumsByName:
 
 def alone_in_one_of_their_name(events: Mapping[int, Any]) -> set[int]:
     """The ranges that aren't counted, as in torch.profiler: one call of an operator that has one
-    of its name do its work.
+    of its name do its work. Calls of modules all count.
     """
     children = Counter(
         event.cpu_parent.event_id for event in events.values() if event.cpu_parent is not None
@@ -186,17 +202,18 @@ def alone_in_one_of_their_name(events: Mapping[int, Any]) -> set[int]:
         event_id
         for event_id, event in events.items()
         if event.cpu_parent is not None
+        and event.source.name != "MODULE"
         and event.cpu_parent.name == event.name
         and children[event.cpu_parent.event_id] == 1
     }
 
 
 def in_chrome(events: Iterable[Any], self_ns: Callable[[Any], float] | None = None) -> SumsByName:
-    """The sums of events under their names in Chrome traces."""
+    """The sums of events under their names in reports of Chrome traces."""
     found = defaultdict[str, Sums](Sums)
     for event in events:
         is_unnamed_step = event.step_number != -1 and event.name == UNNAMED_STEP
-        one = found[STEP_IN_CHROME if is_unnamed_step else event.name]
+        one = found[STEP_IN_CHROME if is_unnamed_step else shown_name(event)]
         one.count += 1
         one.total_ns += event.duration_ns
         one.self_ns = (

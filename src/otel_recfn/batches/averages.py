@@ -27,7 +27,7 @@ from otel_recfn.batches.measures import (
 )
 from otel_recfn.batches.number_sets import equals
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import OVERLAPPING, RecordScope, RowKind
+from otel_recfn.model.events import OVERLAPPING, EventSource, RecordScope, RowKind
 
 
 class _Stacks(NamedTuple):
@@ -164,11 +164,12 @@ def _facts(rows: Batch, row: np.int64) -> dict[str, Any]:
 
 def _counted_in(rows: Batch, nested: Nesting) -> Rows:
     """The row that each row counts as: that of the outermost range of its name around it in
-    which nothing else ran.
+    which nothing else ran. Calls of modules may have one name, and each counts.
     """
     child, parent = direct_children(rows, nested)
     is_alone = np.bincount(parent, minlength=len(rows))[parent] == 1
-    repeats = is_alone & (rows.name[child] == rows.name[parent])
+    is_call = equals(rows.source[child], EventSource.MODULE)
+    repeats = is_alone & ~is_call & (rows.name[child] == rows.name[parent])
     found: Rows = np.arange(len(rows))
     found[child[repeats]] = parent[repeats]
     while not np.array_equal(found[found], found):

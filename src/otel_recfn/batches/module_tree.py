@@ -23,8 +23,9 @@ from otel_recfn.batches.call_paths import Amounts, PathSums, Ranges, call_paths,
 from otel_recfn.batches.call_tree import CallTree
 from otel_recfn.batches.forward_links import find_links
 from otel_recfn.batches.number_sets import Indices, equals, nearest
+from otel_recfn.batches.span_names import class_in_name, path_below
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import NODES_PREFIX, OPTIMIZER, SOURCES, EventSource
+from otel_recfn.model.events import NODES_PREFIX, OPTIMIZER, EventSource
 
 OUTSIDE = "(in no module)"
 ACCUMULATION = "(accumulation of gradients)"
@@ -75,20 +76,23 @@ def _labels(batch: Batch, rows: Indices) -> tuple[list[str], Indices, Mask]:
     """The names of lines; the number of each range's name; and whether it has a line: the others
     are in no module.
 
-    A call has the name of its path in the model, or of its class if it is outermost.
+    A call has the rest of its path in the model below the call around it, also if that is a number,
+    or the name of its class if it is outermost.
     """
     own = [_own_line(name) for name in batch.names]
     has_own = np.take(np.array([bool(line) for line in own], np.bool_), batch.name[rows])
     is_line = has_own | equals(batch.source[rows], EventSource.MODULE)
-    prefix = SOURCES[EventSource.MODULE].call_prefix or ""
     numbers = {OUTSIDE: 0}
     label = np.zeros(len(rows), np.int64)
     for position in np.flatnonzero(is_line).tolist():
-        name = int(batch.name[rows[position]])
+        row = rows[position]
+        name = int(batch.name[row])
+        path = batch.names[batch.module[row]]
         text = (
             own[name]
-            or batch.names[batch.module[rows[position]]]
-            or batch.names[name].removeprefix(prefix)
+            or path_below(path, batch.names[batch.enclosing_module[row]])
+            or class_in_name(batch.names[name])
+            or batch.names[name]
         )
         label[position] = numbers.setdefault(text, len(numbers))
     return list(numbers), label, is_line

@@ -198,6 +198,9 @@ class Selection:
         if (flags[~seen] & PARENT_ELSEWHERE).any():
             flags[parent != batch.parent] |= PARENT_ELSEWHERE
         columns = {"parent": parent[rows], "root": root[rows], "flags": flags[rows], **unwanted}
+        if batch.enclosing_module.any():  # where nothing is seen around a call, no module is
+            enclosing_module = np.where(parent == 0, np.uint32(0), batch.enclosing_module)
+            columns["enclosing_module"] = enclosing_module[rows]
         steps = self._steps(batch, seen, last=last)
         samples = self._own_samples(batch)
         taken = batch.take(rows, opened=opened, steps=steps, samples=samples, **columns)

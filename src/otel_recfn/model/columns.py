@@ -270,6 +270,11 @@ class Columns:
         is_optional=True,
         attribute="recfn.module.class",
     )
+    enclosing_module = _text(
+        "The path of the nn.Module whose call is around that of an nn.Module, in the same thread;"
+        " empty if that one has none.",
+        is_optional=True,
+    )
     stacktrace = _text(
         "Where the exception was raised that the range was left by.", is_optional=True
     )

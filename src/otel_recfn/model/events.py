@@ -14,6 +14,7 @@ recorder's own and not RecordFunction's logical thread id. Zero means "no event"
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
@@ -186,7 +187,7 @@ class SourceTraits:
     trace_name: str = ""
     """The name of a trace that we start with such a range; empty: its thread's.
 
-    ``{}``: the name after ``call_prefix``.
+    ``{}``: the name after ``call_prefix``, without the number of an instance.
     """
     begins_traces: bool = False
     """Whether each of its ranges at top level starts a trace, which is named after it."""
@@ -247,12 +248,19 @@ def is_call(source: int, name: str) -> bool:
     return prefix is not None and name.startswith(prefix)
 
 
+INSTANCE = re.compile(r"_\d+$")
+"""The number of an instance, at the end of a module call's name."""
+
+
 def trace_name(source: int, name: str) -> str:
     """The name of a trace that we start with a range of that source and name; empty: that of its
     thread.
     """
     traits = SOURCES[source]
-    return traits.trace_name.format(name.removeprefix(traits.call_prefix or ""))
+    if not is_call(source, name):
+        return traits.trace_name.format(name)
+    called = name.removeprefix(traits.call_prefix or "")
+    return traits.trace_name.format(INSTANCE.sub("", called))
 
 
 def whole_number(value: SupportsIndex, name: str, allowed: range) -> int:
@@ -280,6 +288,7 @@ CPU_TIME, WAIT_TIME = "recfn.cpu_time_ns", "recfn.unit.wait_time_ns"
 is most of it.
 """
 MIN_WAIT_NS = 1_000_000
+"""A shorter time of waiting isn't reported."""
 
 
 def wait_time_ns(duration_ns: int, cpu_time_ns: int) -> int:

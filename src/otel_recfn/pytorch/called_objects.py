@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -71,6 +72,13 @@ class ModulePaths:
 
     def __init__(self) -> None:
         self._trees: WeakIdentityMap[_Tree] = WeakIdentityMap()
+        self._outermost: WeakIdentityMap[weakref.ref[Any]] = WeakIdentityMap()
+        """The module in which each one was found last."""
+
+    def outermost(self, module: object) -> Any:
+        """The outermost module that has called this one; None if it isn't known."""
+        found = self._outermost.get(module)
+        return found() if found is not None else None
 
     def path(self, outermost: Any, module: object) -> str:
         """``"encoder.layers.0"``; empty for the outermost itself and if it isn't known."""
@@ -78,7 +86,7 @@ class ModulePaths:
             return ""
         tree = self._trees.get(outermost)
         if tree is None:
-            tree = _Tree()
+            tree = _Tree(self._outermost)
             self._trees.set(outermost, tree)
         return tree.path(outermost, module)
 
@@ -88,11 +96,15 @@ class _Tree:
 
     A module that is never found, because forward makes it on the fly, must not cost a walk through
     the whole tree each time: the walk is repeated at the 1st, 2nd, 4th, 8th... miss in a row.
+
+    Args:
+        outermost: gets the outermost module of each module of the tree.
     """
 
-    __slots__ = ("_misses", "_paths")
+    __slots__ = ("_misses", "_outermost", "_paths")
 
-    def __init__(self) -> None:
+    def __init__(self, outermost: WeakIdentityMap[weakref.ref[Any]]) -> None:
+        self._outermost = outermost
         self._paths: WeakIdentityMap[str] = WeakIdentityMap()
         self._misses = 0
 
@@ -102,6 +114,9 @@ class _Tree:
             self._misses += 1
             if self._misses & (self._misses - 1) == 0:
                 self._paths = _read(outermost)
+                itself = weakref.ref(outermost)
+                for each in self._paths.living_keys():
+                    self._outermost.set(each, itself)
                 path = self._paths.get(module)
                 self._misses = 0 if path is not None else self._misses
         return path or ""

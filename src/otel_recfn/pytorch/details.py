@@ -107,6 +107,10 @@ PYTHON: Mapping[str, Detail] = {
     "is_tracing": Detail(
         "torch.jit:is_tracing", "module calls that torch.jit.trace makes are recorded"
     ),
+    "graph_task": Detail(
+        "torch._C:_current_graph_task_id",
+        "modules that a checkpoint calls again have no path in their model",
+    ),
     "stopped_recomputation": Detail(
         "torch.utils.checkpoint:_StopRecomputationError",
         "ranges that a checkpoint stops early are recorded as errors",

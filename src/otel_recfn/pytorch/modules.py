@@ -48,11 +48,16 @@ from otel_recfn.support.logs import log
 SCOPE = int(RecordScope.USER_SCOPE)
 SOURCE = int(EventSource.MODULE)
 EVALUATION = int(EventFlag.EVALUATION)
+NO_GRAPH_TASK = -1
+"""PyTorch's number for no backward pass."""
 
 
 class _Outermost:
     """The outermost module that is being called in a task (a greenlet, say), and in what it
     launches; None after the call.
+
+    Of a module that a backward pass calls again, as a checkpoint does, the one that called it
+    first.
     """
 
     __slots__ = ("module",)
@@ -120,6 +125,10 @@ def _find_code(module: Any) -> str:
     return text
 
 
+def _no_graph_task() -> int:
+    return NO_GRAPH_TASK
+
+
 class ModuleRanges(Source):
     """A source of a range for each module call.
 
@@ -135,6 +144,7 @@ class ModuleRanges(Source):
         self._names = names or InstanceNames()
         self._paths = ModulePaths()
         self._call_inputs: Callable[[], Inputs] = lambda: NO_INPUTS
+        self._graph_task: Callable[[], int] = _no_graph_task
         self._removals: list[Callable[[], object]] = []
         self._failed = False
         self._threads = _Threads(WeakIdentityMap())
@@ -148,6 +158,7 @@ class ModuleRanges(Source):
                 # one.
                 self._threads = _Threads(WeakIdentityMap())
                 self._call_inputs = input_reader()
+                self._graph_task = details.find("graph_task") or _no_graph_task
                 self._removals = _set_hooks(self)
 
     def disable(self) -> None:
@@ -180,10 +191,13 @@ class ModuleRanges(Source):
         chain = thread.chains.begin(module, name, inputs, trains_now)
         if chain is not None and chain.decodes:
             decode_id = _native.begin(DECODE, SCOPE, SOURCE, flags=flags, step_number=chain.tokens)
-        event_id = _native.begin(name, SCOPE, SOURCE, "", flags, code=_find_code(module))
+        is_backward = self._graph_task() != NO_GRAPH_TASK
+        model = self._paths.outermost(module) if is_backward else None
+        path = self._paths.path(model, module) if model is not None else ""
+        event_id = _native.begin(name, SCOPE, SOURCE, path, flags, code=_find_code(module))
         if chain is not None and chain.tokens == 1:
             chain.first_event_id = event_id
-        outermost = _Outermost(module)
+        outermost = _Outermost(module if model is None else model)
         _native.set_context_variable(_outermost, outermost)
         return _Call(event_id, outermost, chain, decode_id, shape_attributes(inputs.shapes))
 

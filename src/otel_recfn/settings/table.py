@@ -113,9 +113,9 @@ class Settings:
     span_names: str = setting(
         "short",
         values.SPAN_NAMES,
-        "how spans are named. `short`: a module call by the module's path"
-        " (`layers.3.attention`), and the outermost call by its class (`Transformer`). `torch`:"
-        " everything as in torch.profiler (`nn.Module: Attention_3`)",
+        "how spans are named. `short`: a module call by the module's path below the calling module"
+        " (`attention` below `layers.3`), and the outermost call by its class (`Transformer`)."
+        " `torch`: everything as in torch.profiler (`nn.Module: Attention_3`)",
     )
     exit_timeout_s: float = setting(
         2.0,

@@ -39,11 +39,9 @@ from otel_recfn.model.events import (
     CPU_TIME,
     PARTIAL,
     UNNAMED_STEP,
-    WAIT_TIME,
     EventFlag,
     EventSource,
     RecordScope,
-    wait_time_ns,
     whole_number,
 )
 from otel_recfn.model.generation import Generation
@@ -345,15 +343,12 @@ class OpenStep:
             _native.end_step(self.shown)
         _open_steps.pop(id(self), None)
         end_ns = self._unix_ns + duration_ns
-        waited_ns = wait_time_ns(duration_ns, cpu_time_ns)
         # Before its span ends, because the sink takes it then.
         if self.requests is not None:
-            self.requests.end(end_ns, text, waited_ns)
+            self.requests.end(end_ns, text)
         for span in self._taken_span():
             if cpu_time_ns >= 0:
                 span.set_attribute(CPU_TIME, cpu_time_ns)
-            if waited_ns:
-                span.set_attribute(WAIT_TIME, waited_ns)
             self._end_span(span, end_ns, text, stacktrace)
 
     def end_span_now(self) -> None:

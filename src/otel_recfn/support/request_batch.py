@@ -43,14 +43,13 @@ class RequestBatch:
         "requests",
         "size",
         "start_ns",
-        "wait_time_ns",
     )
 
     def __init__(
         self, name: str, size: int, links: Sequence[Link], requests: Sequence[Request]
     ) -> None:
         self.name, self.size, self.links, self.requests = name, size, links, requests
-        self.start_ns = self._end_ns = self.wait_time_ns = 0
+        self.start_ns = self._end_ns = 0
         self.forward: SpanContext | None = None
         """The batch's own span; None if it has none."""
         self.error = ""
@@ -62,12 +61,10 @@ class RequestBatch:
         """Note its own span and its begin in Unix nanoseconds."""
         self.forward, self.start_ns = forward, start_ns
 
-    def end(
-        self, end_ns: int, error: str = "", wait_time_ns: int = 0, *, is_partial: bool = False
-    ) -> None:
+    def end(self, end_ns: int, error: str = "", *, is_partial: bool = False) -> None:
         """Note its end in Unix nanoseconds, unless it has one."""
         if not self._end_ns:
-            self.error, self.wait_time_ns, self.is_partial = error, wait_time_ns, is_partial
+            self.error, self.is_partial = error, is_partial
             self._end_ns = end_ns  # last, since the sink reads the others once there is one
 
     @property

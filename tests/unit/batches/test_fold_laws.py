@@ -136,7 +136,14 @@ def top_of_whole_unit(one: Decided) -> dict[str, tuple[int, int]]:
     index = int(np.flatnonzero(one.sums["is_whole_unit"])[0])
     first, last = [0, *one.sums["top_end"].tolist()][index : index + 2]
     top = one.top[first:last].tolist()
-    return {one.names[name]: (count, self_ns) for count, self_ns, name in top}
+    return {one.names[name]: (count, self_ns) for count, self_ns, _, name in top}
+
+
+@some
+@given(rows=few_names.filter(bool), budget=budgets)
+def test_nothing_worked_for_longer_than_it_ran(rows: list[Row], budget: int) -> None:
+    top = folded(rows, budget).top
+    assert all(0 <= worked_ns <= self_ns for _, self_ns, worked_ns, _ in top.tolist())
 
 
 @some
@@ -196,15 +203,15 @@ def same(one: Decided, other: Decided) -> None:
     assert kept(one) == kept(other)
     assert list(one.plan.batch.events()) == list(other.plan.batch.events())
     assert one.sums.tolist() == other.sums.tolist()
-    numbers_of_names = {"name", "module"}
+    numbers_of_names = {"name", "module", "enclosing_module"}
     columns = [each for each in one.summaries.dtype.names or () if each not in numbers_of_names]
     assert one.summaries[columns].tolist() == other.summaries[columns].tolist()
     assert list(top_names(one)) == list(top_names(other))
 
 
-def top_names(one: Decided) -> Iterator[tuple[str, int, int]]:
-    for count, self_ns, name in one.top.tolist():
-        yield one.names[name], count, self_ns
+def top_names(one: Decided) -> Iterator[tuple[str, int, int, int]]:
+    for count, self_ns, worked_ns, name in one.top.tolist():
+        yield one.names[name], count, self_ns, worked_ns
 
 
 # --- What has a span

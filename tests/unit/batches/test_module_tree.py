@@ -4,6 +4,7 @@ in no module are shown.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,7 +120,7 @@ class Model:
         if event.name.startswith("Optimizer."):
             return event.name
         return (
-            event.module or event.name.removeprefix("nn.Module: ")
+            event.module or re.sub(r"_\d+$", "", event.name.removeprefix("nn.Module: "))
             if event.source == EventSource.MODULE
             else ""
         )

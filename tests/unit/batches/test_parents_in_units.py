@@ -137,7 +137,7 @@ def test_time_in_a_span_is_none_of_the_range_around_the_span(
     assert outer is not None
     decided = stage.decide([(outer, budget)], [ABOVE], is_partial=False)
     assert ("outer", 1, own_ns) in [
-        (decided.names[name], count, self_ns) for count, self_ns, name in decided.top.tolist()
+        (decided.names[name], count, self_ns) for count, self_ns, _, name in decided.top.tolist()
     ]
     (inner,) = [one.unit for one in stage.units()]
     assert parents(

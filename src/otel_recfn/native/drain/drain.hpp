@@ -181,6 +181,7 @@ class Drain {
   uint64_t handle_of(uint64_t event_id);
   bool is_phase(const Row& row) const;
   void note_compilation(OpenRange& range, bool in_compilation) const;
+  static void note_enclosing_module(Thread& thread, FullRow& row);
   void number_enclosing_range(Thread& thread) const;
   Work work_of(const Thread& thread, const Row& row) const;
   void note_training(Thread& thread, OpenRange& range, uint64_t position);

@@ -320,6 +320,7 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t ticks, uint64_t p
     row.forward_thread_id = registry().logical_id_of(row.forward_thread_id);
   }
   range.key = row.event_id;
+  if (row.source == kModuleSource) note_enclosing_module(thread, row);
   if (kind_of(head) == kLongBegin) {
     if (const uint64_t handle = thread.word(position + 2)) row.handle = handle;
     row.sequence_nr = static_cast<int64_t>(thread.word(position + 3));
@@ -338,6 +339,17 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t ticks, uint64_t p
                      row.context, row.flags});
   }
   begun(thread);
+}
+
+// A module's call has the path of the one around it, by which its own is shortened.
+void Drain::note_enclosing_module(Thread& thread, FullRow& row) {
+  if (!row.optional_fields || row.optional_fields->module == 0) return;
+  const OpenRange* enclosing = find_open(thread, row.parent);
+  while (enclosing != nullptr && enclosing->row.source != kModuleSource) {
+    enclosing = find_open(thread, enclosing->row.parent);
+  }
+  if (enclosing == nullptr || !enclosing->row.optional_fields) return;
+  row.optional_fields->enclosing_module = enclosing->row.optional_fields->module;
 }
 
 // Autograd runs a backward node, which has begun now, in a range that PyTorch gives no numbers. It

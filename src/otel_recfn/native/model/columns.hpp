@@ -37,6 +37,7 @@
   OPTIONAL_TEXT(uint32_t, stack, 0, "", "Call stack", false)                                \
   OPTIONAL_TEXT(uint32_t, device, 0, "", "Device", false)                                   \
   OPTIONAL_TEXT(uint32_t, module_class, 0, "recfn.module.class", "", false)                 \
+  OPTIONAL_TEXT(uint32_t, enclosing_module, 0, "", "", false)                               \
   OPTIONAL_TEXT(uint32_t, stacktrace, 0, "", "", false)                                     \
   OPTIONAL_TEXT(uint32_t, code, 0, "", "", false)                                           \
   OPTIONAL_TEXT(uint32_t, call_site, 0, "", "Call site", false)                             \

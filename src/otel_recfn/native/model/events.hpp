@@ -64,6 +64,9 @@ constexpr const char* kProfilerStep = "ProfilerStep#";
 constexpr uint32_t kMostRangesOfTrace = 100000;
 constexpr int64_t kLongestTraceNs = 10000000000;
 
+// A shorter time of waiting isn't reported.
+constexpr int64_t kMinWaitNs = 1000000;
+
 // What PyTorch puts before the name of a backward node to name the range around it.
 constexpr std::string_view kNodesPrefix = "autograd::engine::evaluate_function: ";
 

@@ -7,7 +7,7 @@
 //     summaries   a span of the sums of a path: all ranges of one path of names and thread
 //     callers     the name of an operator that only calls the one of a span
 //     sums        what was folded into a span, or in the whole unit
-//     top         a name that took much of the time of some sums
+//     top         a name that worked for much of the time of some sums, or waited
 //     links       where a span of one range links to
 //
 // Spans are numbered over both tables: first the selected ranges, then the summaries.
@@ -90,15 +90,15 @@ constexpr auto fields_of(const SumsRow*) {
                     RECFN_FIELD(SumsRow, duration_ns),   RECFN_FIELD(SumsRow, top_end)};
 }
 
-// A name that took much of the time of some sums.
+// A name that worked for much of the time of some sums, or waited.
 struct TopRow {
-  int64_t count, self_ns;
+  int64_t count, self_ns, worked_ns;
   uint32_t name;
 };
 
 constexpr auto fields_of(const TopRow*) {
   return std::array{RECFN_FIELD(TopRow, count), RECFN_FIELD(TopRow, self_ns),
-                    RECFN_FIELD(TopRow, name)};
+                    RECFN_FIELD(TopRow, worked_ns), RECFN_FIELD(TopRow, name)};
 }
 
 // A span for the ranges of a path.
@@ -107,8 +107,8 @@ struct SummaryRow {
   int64_t count, total_ns, shortest_ns, longest_ns, start_ns, end_ns;
   int64_t cpu_time_ns;
   // `module`: where in its model that is called, maybe with `*` for numbers; 0: that isn't the same
-  // for all.
-  uint32_t unit, name, module;
+  // for all. `enclosing_module`: the same of the module call around it.
+  uint32_t unit, name, module, enclosing_module;
   uint32_t thread;  // the recorder's number
   uint32_t scope;   // `kSeveral`: that isn't the same for all
 };
@@ -120,8 +120,8 @@ constexpr auto fields_of(const SummaryRow*) {
                     RECFN_FIELD(SummaryRow, longest_ns), RECFN_FIELD(SummaryRow, start_ns),
                     RECFN_FIELD(SummaryRow, end_ns),     RECFN_FIELD(SummaryRow, cpu_time_ns),
                     RECFN_FIELD(SummaryRow, unit),       RECFN_FIELD(SummaryRow, name),
-                    RECFN_FIELD(SummaryRow, module),     RECFN_FIELD(SummaryRow, thread),
-                    RECFN_FIELD(SummaryRow, scope)};
+                    RECFN_FIELD(SummaryRow, module),     RECFN_FIELD(SummaryRow, enclosing_module),
+                    RECFN_FIELD(SummaryRow, thread),     RECFN_FIELD(SummaryRow, scope)};
 }
 
 // An operator that only calls the one of a span, and has none itself. Those of a span stand beside

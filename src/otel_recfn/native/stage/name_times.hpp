@@ -1,4 +1,4 @@
-// Counts and times of ranges by name, and which names took most.
+// Counts and times of ranges by name; which names worked most, and which one waited longest.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "model/events.hpp"
 #include "model/numbers.hpp"
 
 namespace recfn::stage {
@@ -18,29 +19,34 @@ class NameTimes {
     names_.clear();
   }
 
-  void add(uint32_t name, int64_t count, int64_t self_ns) {
+  // `worked_ns`: as much of their self time as they are known to have worked (`worked_times.hpp`).
+  void add(uint32_t name, int64_t count, int64_t self_ns, int64_t worked_ns) {
     if (name >= index_by_name_.size()) index_by_name_.resize(name + 1, kNone);
     if (index_by_name_[name] == kNone) {
       index_by_name_[name] = static_cast<uint32_t>(names_.size());
-      names_.push_back({name, names_.size(), 0, 0});
+      names_.push_back({name, names_.size(), 0, 0, 0});
     }
     Name& found = names_[index_by_name_[name]];
     found.count += count;
     found.self_ns = wrapped_sum(found.self_ns, self_ns);
+    found.worked_ns = wrapped_sum(found.worked_ns, worked_ns);
   }
 
-  // Those with the most time in themselves; of several the one that came first. Nothing can be
-  // added then.
+  // Those that worked most, and behind them the one that waited longest, if it waited for most of
+  // its time. Of several the one that came first. Nothing can be added then.
   template <typename Rows>
   void append_top(Rows& rows) {
     const auto end = names_.end();
     const auto last = names_.begin() + std::min(end - names_.begin(), kTopNames);
     std::partial_sort(names_.begin(), last, end, [](const Name& one, const Name& other) {
-      return std::tie(other.self_ns, one.first) < std::tie(one.self_ns, other.first);
+      return std::tie(other.worked_ns, one.first) < std::tie(one.worked_ns, other.first);
     });
-    for (auto name = names_.begin(); name != last; ++name) {
-      rows.push_back({name->count, name->self_ns, name->name});
-    }
+    const auto append = [&rows](const Name& name) {
+      rows.push_back({name.count, name.self_ns, name.worked_ns, name.name});
+    };
+    std::for_each(names_.begin(), last, append);
+    const auto longest = std::max_element(names_.begin(), end, waits_less);
+    if (longest != end && longest >= last && has_waited(*longest)) append(*longest);
   }
 
  private:
@@ -49,8 +55,21 @@ class NameTimes {
   struct Name {
     uint32_t name;
     size_t first;
-    int64_t count, self_ns;
+    int64_t count, self_ns, worked_ns;
   };
+
+  static int64_t waited_ns(const Name& name) {
+    return wrapped_difference(name.self_ns, name.worked_ns);
+  }
+  static bool waits_less(const Name& one, const Name& other) {
+    const int64_t first_ns = waited_ns(one);
+    const int64_t second_ns = waited_ns(other);
+    return first_ns != second_ns ? first_ns < second_ns : one.first > other.first;
+  }
+  // Whether that is most of its time, and long enough to be seen.
+  static bool has_waited(const Name& name) {
+    return waited_ns(name) >= kMinWaitNs && waited_ns(name) > name.worked_ns;
+  }
 
   std::vector<Name> names_;
   std::vector<uint32_t> index_by_name_;  // where each name stands there

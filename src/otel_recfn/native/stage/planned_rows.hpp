@@ -180,13 +180,24 @@ class PlannedRows {
     if (rows_.kind[i] != kRangeRow) return kOtherKind;
     if (enclosing.outcome == kInSpan) {
       const bool is_step = rows_.source[i] == kStepSource && rows_.parent_in_span(i) == 0;
-      if (is_step && enclosing.is_step != 0) return kOtherKind;
+      if (is_step && enclosing.is_step != 0) {
+        end_step(enclosing.parent_span(), i);
+        return kOtherKind;
+      }
       *unit_index = context_unit(context);
     } else if (enclosing.outcome == kRootless) {
       *unit_index = root_unit(rows_.root[i]);
       if (*unit_index == kNone) return kUnsampled;
     }
     return static_cast<Outcome>(enclosing.outcome);
+  }
+
+  // Tells the unit in a step what that took.
+  void end_step(const ParentSpan& step, Py_ssize_t i) {
+    Unit* const unit = open_units_.find(step);
+    if (unit == nullptr) return;
+    const int64_t duration_ns = wrapped_difference(rows_.end_ns[i], rows_.start_ns[i]);
+    unit->state.end_step({thread_of(rows_.event_id[i]), duration_ns, rows_.cpu_time_ns[i]});
   }
 
   void add(Py_ssize_t i, uint32_t unit_index) {

@@ -109,8 +109,9 @@ class Stage {
       const UnitSummary summary = unit->state.summary();
       const bool takes_sums = unit->state.takes_sums();
       if (!is_partial) unit->add_nodes();
-      const UnitToDecide wanted{parent_spans[index], grant.spans, summary.start_ns,
-                                summary.end_ns,      takes_sums,  grant.is_named != 0};
+      const UnitToDecide wanted{parent_spans[index], grant.spans,        summary.start_ns,
+                                summary.end_ns,      unit->state.step(), takes_sums,
+                                grant.is_named != 0};
       const int64_t duration_ns = wrapped_difference(summary.end_ns, summary.start_ns);
       unit->decide(grant.spans, duration_ns, !takes_sums, find_forward);
       // At once, while its paths are in the cache.

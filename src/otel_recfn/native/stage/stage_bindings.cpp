@@ -146,6 +146,7 @@ Reference decided_names(const Decided& decided, const Names& names) {
   for (const SummaryRow& row : decided.summaries) {
     add(row.name);
     add(row.module);
+    add(row.enclosing_module);
   }
   for (const TopRow& row : decided.top) add(row.name);
   for (const CallerRow& row : decided.callers) add(row.name);

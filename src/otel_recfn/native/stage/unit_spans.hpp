@@ -22,6 +22,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "columns/fields.hpp"
@@ -31,6 +32,8 @@
 #include "stage/name_times.hpp"
 #include "stage/summary_times.hpp"
 #include "stage/unit.hpp"
+#include "stage/unit_state.hpp"
+#include "stage/worked_times.hpp"
 
 namespace recfn::stage {
 
@@ -51,6 +54,7 @@ struct UnitToDecide {
   ParentSpan parent_span;
   int64_t budget;            // how many spans it may have
   int64_t start_ns, end_ns;  // its extent
+  WorkedRange step;          // the step that it lies in, if any
   bool takes_sums;           // the span above it takes what was folded directly below it
   bool is_named;             // its sums have names even if nothing is folded
 };
@@ -81,8 +85,10 @@ class UnitSpans {
                static_cast<int64_t>(selected_index));
     }
     count_within();
+    index_selected();
     choose_summaries();
     set_times();
+    find_worked();
     sum_up();
     if (!unit.forwards().empty()) link_to_folded();
     for (const uint32_t each : selected_) linked_.sent().add(unit.range(each));
@@ -229,10 +235,10 @@ class UnitSpans {
     if (parent == kNone && node.selected_index == kNone) {
       note_span(kFirstSummary + number, path.total_ns);
     }
-    decided_.summaries.push_back({span_id_of(path.first_id, key_), parent_id(node, parent),
-                                  path.first_id, path.count, path.total_ns, path.shortest_ns,
-                                  path.longest_ns, 0, 0, path.cpu_time_ns, unit_index_,
-                                  path.display_name, node_module(node), path.thread, path.scope});
+    decided_.summaries.push_back(
+        {span_id_of(path.first_id, key_), parent_id(node, parent), path.first_id, path.count,
+         path.total_ns, path.shortest_ns, path.longest_ns, 0, 0, path.cpu_time_ns, unit_index_,
+         path.display_name, node_module(node), enclosing_module(node), path.thread, path.scope});
     add_callers(node, kFirstSummary + number);
     node.summary = static_cast<int64_t>(times_.size());
     const auto selected = static_cast<int64_t>(selected_.size());
@@ -305,6 +311,84 @@ class UnitSpans {
     return span_event_id(unit_->range(selected_[static_cast<size_t>(node.selected_index)]));
   }
 
+  // Finds how long each selected range and each path worked by itself: those of the ranges are
+  // first, then those of the nodes, then that of the step around.
+  void find_worked() {
+    worked_.clear();
+    const bool in_step = to_decide_->step.cpu_time_ns >= 0;
+    if (in_step) worked_.push_back(step_work());
+    first_worked_ = worked_.size();
+    const auto enclosing = [&](int64_t index) {
+      if (index != kNone) return static_cast<int64_t>(first_worked_) + index;
+      return in_step ? 0 : TimedWork::kNone;
+    };
+    for (size_t i = 0; i < selected_.size(); ++i) {
+      const Range& one = unit_->range(selected_[i]);
+      worked_.push_back(
+          {enclosing(enclosing_selected(i)), one.thread(), self_ns(i), one.cpu_time_ns});
+    }
+    const auto first_node = static_cast<int64_t>(selected_.size());
+    for (const Node& node : nodes_) {
+      const Path& path = *node.path;
+      const int64_t parent = node.parent != kNone ? first_node + node.parent : node.selected_index;
+      worked_.push_back({enclosing(parent), path.thread, path.self_ns, path.cpu_time_ns});
+    }
+    worked_times_.find(worked_);
+  }
+
+  // The step's own time: that in which none of the ranges directly in it ran.
+  TimedWork step_work() const {
+    const WorkedRange& step = to_decide_->step;
+    int64_t own_ns = step.duration_ns;
+    for (size_t i = 0; i < selected_.size(); ++i) {
+      const Range& one = unit_->range(selected_[i]);
+      const bool is_outermost = enclosing_selected(i) == kNone;
+      if (is_outermost && one.thread() == step.thread && !overlaps(one)) {
+        own_ns = wrapped_difference(own_ns, one.duration_ns);
+      }
+    }
+    for (const Node& node : nodes_) {
+      const bool is_outermost = node.parent == kNone && node.selected_index == kNone;
+      if (is_outermost && node.path->thread == step.thread) {
+        own_ns = wrapped_difference(own_ns, node.path->total_ns);
+      }
+    }
+    return {TimedWork::kNone, step.thread, own_ns, step.cpu_time_ns};
+  }
+
+  int64_t self_ns(size_t selected_index) const {
+    const uint32_t each = selected_[selected_index];
+    const Range& one = unit_->range(each);
+    if (overlaps(one)) return 0;
+    return wrapped_difference(one.duration_ns, unit_->selected(each).folded.children_ns);
+  }
+  int64_t worked_ns(size_t selected_index) const {
+    return worked_[first_worked_ + selected_index].worked_ns;
+  }
+  int64_t worked_ns(const Node& node) const {
+    const auto index = static_cast<size_t>(&node - nodes_.data());
+    return worked_[first_worked_ + selected_.size() + index].worked_ns;
+  }
+
+  void index_selected() {
+    selected_by_id_.clear();
+    for (size_t i = 0; i < selected_.size(); ++i) {
+      selected_by_id_.push_back({span_event_id(unit_->range(selected_[i])), i});
+    }
+    std::sort(selected_by_id_.begin(), selected_by_id_.end());
+  }
+
+  // The index of the selected range around another one, or none.
+  int64_t enclosing_selected(size_t selected_index) const {
+    const uint64_t parent = unit_->selected(selected_[selected_index]).parent;
+    if (parent == 0) return kNone;
+    const auto found = std::lower_bound(selected_by_id_.begin(), selected_by_id_.end(),
+                                        std::pair<uint64_t, size_t>{parent, 0});
+    const bool comes_before =
+        found != selected_by_id_.end() && found->first == parent && found->second < selected_index;
+    return comes_before ? static_cast<int64_t>(found->second) : kNone;
+  }
+
   // Adds the sums of what was folded into each selected range, and into the span above if that is
   // ours, of what lies in each summary, and of the whole unit.
   void sum_up() {
@@ -359,7 +443,7 @@ class UnitSpans {
     const Path& path = *node.path;
     sums.ranges += path.count + path.nodes;
     if (node.parent == enclosing) sums.duration_ns = wrapped_sum(sums.duration_ns, path.total_ns);
-    add_name(path);
+    add_name(node);
   }
   void push_sums(int64_t span, bool is_whole_unit, const Sums& sums) {
     names_.append_top(decided_.top);
@@ -367,15 +451,15 @@ class UnitSpans {
                              sums.duration_ns, static_cast<int64_t>(decided_.top.size())});
   }
 
-  void add_name(const Path& path) { names_.add(path.display_name, path.count, path.self_ns); }
+  void add_name(const Node& node) {
+    const Path& path = *node.path;
+    names_.add(path.display_name, path.count, path.self_ns, worked_ns(node));
+  }
 
   void add_unit_names() {
-    for (const Node& node : nodes_) add_name(*node.path);
-    for (const uint32_t each : selected_) {
-      const Range& one = unit_->range(each);
-      const int64_t self_ns =
-          wrapped_difference(one.duration_ns, unit_->selected(each).folded.children_ns);
-      names_.add(one.display_name, 1, overlaps(one) ? 0 : self_ns);
+    for (const Node& node : nodes_) add_name(node);
+    for (size_t i = 0; i < selected_.size(); ++i) {
+      names_.add(unit_->range(selected_[i]).display_name, 1, self_ns(i), worked_ns(i));
     }
   }
 
@@ -401,6 +485,24 @@ class UnitSpans {
       if (parent == selected_index && is_like(one.name, one.modules)) return 0;
     }
     return path.modules == kSeveral ? 0 : path.modules;
+  }
+
+  // Where in its model the module is called whose calls are around a path. 0 if there is none, or
+  // several.
+  uint32_t enclosing_module(const Node& node) const {
+    for (int64_t each = node.parent; each != kNone; each = node_at(each).parent) {
+      const Path& path = *node_at(each).path;
+      if (path.module == 0) continue;
+      if (path.module != kSeveral) return path.module;
+      return path.modules == kSeveral ? 0 : path.modules;
+    }
+    for (int64_t each = node.selected_index; each != kNone;) {
+      const auto index = static_cast<size_t>(each);
+      const uint32_t module = unit_->range(selected_[index]).module;
+      if (module != 0) return module;
+      each = enclosing_selected(index);
+    }
+    return 0;
   }
 
   // The path that a path hangs below.
@@ -431,6 +533,10 @@ class UnitSpans {
   std::vector<SelectedTimes> selected_times_;
   std::vector<SummaryTimes> times_;  // of its summaries
   SummaryLayout layout_;
+  std::vector<std::pair<uint64_t, size_t>> selected_by_id_;  // in `selected_`, by their spans' ids
+  std::vector<TimedWork> worked_;
+  size_t first_worked_ = 0;  // of its selected ranges and nodes there
+  WorkedTimes worked_times_;
 };
 
 }  // namespace recfn::stage

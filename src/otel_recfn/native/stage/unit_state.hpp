@@ -21,12 +21,20 @@ struct UnitInBatch {
   int64_t top_ns = 0, top_cpu_ns = 0;
 };
 
+// A range whose thread's CPU time is known.
+struct WorkedRange {
+  uint32_t thread = 0;
+  int64_t duration_ns = 0;
+  int64_t cpu_time_ns = -1;  // -1: it isn't known after all
+};
+
 // A unit as Python is given it, to grant spans to it.
 struct UnitSummary {
   uint64_t unit;
   int64_t start_ns, end_ns;  // its extent: that of its span, if that has ended, else of its ranges
   int64_t last_ns;           // the end of it, or of this part, by which budgets are refilled
   int64_t rows;              // the rows since its last part; so are the times below
+  // Of the step that the unit lies in, or else of its outermost ranges whose CPU time is known.
   int64_t top_ns, top_cpu_ns;
   int64_t failed_rows;  // those that an exception left
   bool failed;          // an exception left one of its rows, also of earlier parts, or its span
@@ -71,6 +79,11 @@ class UnitState {
     top_cpu_ns_ = wrapped_sum(top_cpu_ns_, share.top_cpu_ns);
   }
 
+  // The step has ended whose span is the unit's.
+  void end_step(const WorkedRange& step) {
+    if (!has_parts_) step_ = step;
+  }
+
   // Its span has ended. What had ended by then may still come with the next drain.
   void end_span(const SpanEnd& end) {
     has_ended_ = true;
@@ -88,6 +101,9 @@ class UnitState {
   bool is_finished() const { return is_finished_; }
   bool takes_sums() const { return takes_sums_; }
   int64_t rows() const { return rows_; }
+  // The step that the unit lies in. It isn't known if parts of the unit were decided before the
+  // step ended: its times would be added to theirs.
+  const WorkedRange& step() const { return step_; }
   int64_t last_batch() const { return last_batch_; }
 
   // Whether nothing more can come of what had begun by that drain.
@@ -115,15 +131,20 @@ class UnitState {
       found.last_ns = std::max(last_ns_, std::min(found.end_ns, span_.ended_by_ns));
     }
     found.rows = rows_;
-    found.top_ns = top_ns_;
-    found.top_cpu_ns = top_cpu_ns_;
+    const bool in_step = step_.cpu_time_ns >= 0;
+    found.top_ns = in_step ? step_.duration_ns : top_ns_;
+    found.top_cpu_ns = in_step ? step_.cpu_time_ns : top_cpu_ns_;
     found.failed_rows = failed_rows_;
     found.failed = failed_ || span_.failed;
     found.has_ended = has_ended_;
     return found;
   }
 
-  void begin_next_part() { rows_ = failed_rows_ = top_ns_ = top_cpu_ns_ = 0; }
+  void begin_next_part() {
+    rows_ = failed_rows_ = top_ns_ = top_cpu_ns_ = 0;
+    step_ = {};
+    has_parts_ = true;
+  }
 
  private:
   int64_t last_batch_;  // the number of the last batch that had rows of it
@@ -131,9 +152,11 @@ class UnitState {
   int64_t first_ns_ = INT64_MAX, last_ns_ = 0;
   // Since its last part.
   int64_t rows_ = 0, failed_rows_ = 0, top_ns_ = 0, top_cpu_ns_ = 0;
+  WorkedRange step_;
   SpanEnd span_{INT64_MAX};
   bool failed_ = false;  // an exception left a range of it
   bool has_ended_ = false, is_finished_ = false, takes_sums_ = false;
+  bool has_parts_ = false;  // some of it was decided before
 };
 
 }  // namespace recfn::stage

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.number_sets import nearest
+from otel_recfn.batches.span_names import with_span_names
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.columns import COLUMNS
 from otel_recfn.model.events import (
@@ -91,11 +93,32 @@ def recorded(events: TraceEvents, base_ns: int) -> Recorded:
     columns["end_ns"] = nested.end + base_ns
     columns["thread"] = ordered.thread
     columns |= events.optional.columns(ordered.position)
+    is_call = np.isin(ordered.event_type, list(events.types.module_calls))
+    columns["enclosing_module"] = _enclosing_modules(columns, parent, is_call)
 
     rows = np.flatnonzero(~is_span)
     closing = rows[np.lexsort((-event_id[rows], nested.end[rows]))]
     spans = _spans(events, columns, closing, np.flatnonzero(is_span), nested.parent)
-    return Recorded(_batch(events, columns, closing), activity[closing], spans)
+    batch = with_span_names(
+        _batch(events, columns, closing), np.flatnonzero(is_call[closing]), torch_names=False
+    )
+    return Recorded(batch, activity[closing], spans)
+
+
+def _enclosing_modules(
+    columns: Mapping[str, NDArray[Any]], parent: NDArray[np.int64], is_call: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """The path of the module whose call is around that of a module, for each row; 0 if it isn't
+    known.
+    """
+    modules = columns.get("module", np.zeros(len(parent), np.int64))
+    found = np.zeros(len(parent), np.int64)
+    if not modules.any():
+        return found
+    calls = np.flatnonzero(is_call & (parent >= 0))
+    enclosing = nearest(parent, is_call)[parent[calls]]
+    found[calls] = np.where(enclosing >= 0, modules[enclosing], 0)
+    return found
 
 
 def _in_order(events: TraceEvents) -> _Ordered:

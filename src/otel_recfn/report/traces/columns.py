@@ -26,6 +26,7 @@ OPTIONAL_COLUMNS: dict[str, tuple[str, Any]] = {
     "Call stack": ("stack", str),
     "Call site": ("call_site", str),
     "Attributes": ("attributes", dict),
+    "Module": ("module", str),
 }
 """The columns that few events have, by the name of the argument, each with the type of its
 values.
@@ -53,6 +54,10 @@ class EventTypes:
         """The types by name, category, phase, scope, and whether they are spans."""
         self.spans: set[int] = set()
         """The types of slices that are the program's spans."""
+        self.module_calls: set[int] = set()
+        """The types of this package's calls of modules, whose events say where they are in their
+        model; torch.profiler's don't.
+        """
         self.unknown_lanes: set[int] = set()
         """The types whose category doesn't say whether a device's lane has them."""
         self._columns: list[list[int]] = []
@@ -79,6 +84,8 @@ class EventTypes:
         number = len(self._columns)
         if is_span:
             self.spans.add(number)
+        if source == EventSource.MODULE and scope is not None:
+            self.module_calls.add(number)
         if known.lane is Lane.UNKNOWN:
             self.unknown_lanes.add(number)
         columns: dict[str, int] = {

@@ -24,19 +24,25 @@ from otel_recfn.support.forks import ForkSafeLock
 
 
 class MetricsSink(Sink):
-    """A sink that sums up durations, for the readers of the meter provider: None for the global
-    one, also when set later.
+    """A sink that sums up durations, for the readers of a meter provider.
+
+    Args:
+        meter_provider: None for the global one, also when set later.
+        torch_names: module calls have torch.profiler's names, and not those of spans.
     """
 
     name = "metrics"
 
-    def __init__(self, meter_provider: MeterProvider | None = None) -> None:
+    def __init__(
+        self, meter_provider: MeterProvider | None = None, *, torch_names: bool = False
+    ) -> None:
         self._meter_provider = meter_provider
+        self._torch_names = torch_names
         self._followed: MeterProvider | None = None
         self._instruments: Instruments | None = None
         self._lock = ForkSafeLock()
         """The lock for changing and taking sums."""
-        self._series = SeriesTable()
+        self._series = SeriesTable(torch_names=torch_names)
         self._untaken: list[CollectedSums] = []
         """Sums that nobody has taken yet, for the readers that there are, and for those before."""
         self._report: Callable[[], Report] = dict
@@ -98,6 +104,6 @@ class MetricsSink(Sink):
 
     def after_fork_in_child(self) -> MetricsSink:
         """An empty sink, because what the parent counted is the parent's."""
-        fresh = MetricsSink(self._meter_provider)
+        fresh = MetricsSink(self._meter_provider, torch_names=self._torch_names)
         fresh.report_from(self._report)
         return fresh

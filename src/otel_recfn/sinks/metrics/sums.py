@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn import _native
-from otel_recfn.batches.number_sets import equals
+from otel_recfn.batches.number_sets import Indices, equals, groups
+from otel_recfn.batches.span_names import recorded_call_name
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import NUM_SCOPES, EventFlag, RowKind
+from otel_recfn.model.events import NUM_SCOPES, EventFlag, EventSource, RowKind
 from otel_recfn.support.texts import utf8_text
 
 Numbers = NDArray[np.int64]
@@ -51,10 +52,13 @@ class Series(NamedTuple):
 class SeriesTable:
     """The numbers of series, from 1, given to those of one batch in the order of their names in
     its table.
+
+    ``torch_names``: module calls have torch.profiler's names, and not those of spans.
     """
 
-    def __init__(self, max_series: int = MAX_SERIES) -> None:
+    def __init__(self, max_series: int = MAX_SERIES, *, torch_names: bool = False) -> None:
         self._max_series = max_series
+        self._torch_names = torch_names
         self.series: list[Series | None] = [None]
         """The series by number; None stands for the one of all others."""
         self._numbers: dict[Series, int] = {}
@@ -66,13 +70,33 @@ class SeriesTable:
         slots = self._slots_for(batch)
         keys = batch.name.astype(np.int64) * NUM_SCOPES + batch.scope.astype(np.int64)
         counts = equals(batch.kind, RowKind.RANGE) & ((batch.flags & _DONT_COUNT) == 0)
+        is_call = counts & equals(batch.source, EventSource.MODULE)
+        if self._torch_names:
+            is_call[:] = False
         is_new = np.zeros(len(slots), np.bool_)
-        is_new[keys[counts & (slots[keys] < 0)]] = True
+        is_new[keys[counts & ~is_call & (slots[keys] < 0)]] = True
         for key in np.flatnonzero(is_new).tolist():
             name, scope = divmod(key, NUM_SCOPES)
             slots[key] = self._number(Series(scope, utf8_text(batch.names[name])))
         numbers: Slots = np.where(counts, slots[keys], np.int32(-1))
+        calls = np.flatnonzero(is_call)
+        if len(calls):
+            numbers[calls] = self._call_series(batch, calls)
         return numbers
+
+    def _call_series(self, batch: Batch, calls: Indices) -> Slots:
+        """The series of these calls of modules, whose names follow from several columns."""
+        size = len(batch.names)
+        keys = np.zeros(len(calls), np.int64)
+        for column in (batch.name, batch.module, batch.enclosing_module):
+            keys = keys * size + column[calls].astype(np.int64)
+        distinct_calls = groups(keys)
+        numbers = []
+        for row in calls[distinct_calls.first].tolist():
+            texts = (batch.name[row], batch.module[row], batch.enclosing_module[row])
+            name = recorded_call_name(*[batch.names[text] for text in texts])
+            numbers.append(self._number(Series(int(batch.scope[row]), utf8_text(name))))
+        return np.array(numbers, np.int32)[np.searchsorted(distinct_calls.numbers, keys)]
 
     def _slots_for(self, batch: Batch) -> Slots:
         """The table for the names of a batch. Batches that share a list of names share it too."""

@@ -304,7 +304,7 @@ class Folding:
             own = objects[index]
             unit_sums = sums[index]
             if unit_sums is not None:
-                unit_sums.add(decided, index, unit.failed_rows)
+                unit_sums.add(decided, index, unit)
                 unit_sums.is_ordinary &= part[0][1].is_ordinary
             has_waited = unit.top_ns >= MIN_WAIT_NS
             if has_waited or unit.failed_rows or own.generation is not None:

@@ -33,7 +33,6 @@ from otel_recfn.model.columns import BY_SIZE
 from otel_recfn.model.events import (
     CPU_TIME,
     PARTIAL,
-    WAIT_TIME,
     EventFlag,
     EventSource,
     RecordScope,
@@ -230,7 +229,8 @@ class SpanMapper:
             )
             text = decided_name(decided, row.name)
             if row.module and short:
-                text = module_call_name(decided.names[row.module], text)
+                names = decided.names
+                text = module_call_name(names[row.module], text, names[row.enclosing_module])
             text = prefill_name(text) if PHASE in attributes and short else text
             text = utf8_text(text + SUFFIX)
             context = _sibling_context(unit_parent, row.span_id)
@@ -264,8 +264,6 @@ class SpanMapper:
         end_ns = batch.end_ns or 0
         shared = {BATCH_SIZE: batch.size, **unit_attributes}
         status = _UNSET
-        if batch.wait_time_ns:
-            shared[WAIT_TIME] = batch.wait_time_ns
         if batch.is_partial:
             shared[PARTIAL] = True
         if batch.error:

@@ -7,11 +7,14 @@ than all the rest.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 import numpy as np
 
 from otel_recfn.batches.number_sets import Indices, begin_offsets, indices_in
 from otel_recfn.batches.span_names import display_name
 from otel_recfn.batches.stage import Decided, records
+from otel_recfn.model.events import WAIT_TIME, wait_time_ns
 from otel_recfn.sinks.spans.range_attributes import Attributes
 from otel_recfn.sinks.spans.span_hook import (
     FAILED_COUNT,
@@ -21,13 +24,38 @@ from otel_recfn.sinks.spans.span_hook import (
 )
 from otel_recfn.support.texts import utf8_text
 
+if TYPE_CHECKING:
+    from otel_recfn._native import UnitSummary
+
 CALLERS = "recfn.callers"
 _SPAN_KEYS = (FOLDED_COUNT, FOLDED_NS, "recfn.folded.top")
 """The keys of the sums of what was folded into one span: how many, how long, which names."""
 _UNIT_KEYS = (UNIT_FOLDED_COUNT, "recfn.unit.folded.duration_ns", "recfn.unit.top")
 """The same of a whole unit."""
 TOP_NAMES = 3
-"""The number of names that took most, as ``native/stage/name_times.hpp`` gives them."""
+"""The number of names that worked most, as ``native/stage/name_times.hpp`` gives them."""
+
+
+class TopName(NamedTuple):
+    """A name that worked for much of the time of some sums, or waited."""
+
+    name: str
+    ranges: int
+    self_ns: int
+    """The time of its ranges without those in them."""
+    worked_ns: int
+    """The part of it in which they worked, as far as that is known."""
+
+    @property
+    def waited_ns(self) -> int:
+        """The time that they waited, if that is most of ``self_ns``; 0 otherwise."""
+        return wait_time_ns(self.self_ns, self.worked_ns)
+
+    @property
+    def text(self) -> str:
+        """What an attribute says of it."""
+        waited = f", waited {self.waited_ns / 1e6:.3f} ms" if self.waited_ns else ""
+        return f"{self.name}: {self.ranges} x, {self.worked_ns / 1e6:.3f} ms{waited}"
 
 
 def sum_attributes(decided: Decided, indices: Indices) -> list[Attributes]:
@@ -36,9 +64,7 @@ def sum_attributes(decided: Decided, indices: Indices) -> list[Attributes]:
     begins = begin_offsets(decided.sums["top_end"], indices)
     lengths = sums["top_end"] - begins
     ends = np.cumsum(lengths)
-    rows = decided.top[indices_in(begins, lengths)].tolist()
-    texts = {name: utf8_text(decided_name(decided, name)) for name in {name for _, _, name in rows}}
-    top = [_top_text(texts[name], count, self_ns) for count, self_ns, name in rows]
+    top = [each.text for each in _top_names(decided, indices_in(begins, lengths))]
     return [
         _sum_attributes(
             _UNIT_KEYS if row.is_whole_unit else _SPAN_KEYS,
@@ -56,40 +82,53 @@ class UnitSums:
     """The sums of a unit, over all parts in which it is decided, for spans that aren't its own."""
 
     def __init__(self) -> None:
-        self._ranges = self._duration_ns = self._failed = 0
-        self._top = dict[str, tuple[int, int]]()
-        """The number and the self time of ranges, by name."""
+        self._ranges = self._duration_ns = self._failed = self._waited_ns = 0
+        self._top = dict[str, TopName]()
+        """The sums of ranges by name."""
         self.is_ordinary = True
         """Whether every part of it is."""
 
-    def add(self, decided: Decided, unit: int, failed: int) -> None:
-        """Add a part: the unit of that index among those that were decided together, with so many
-        failed ranges.
-        """
-        self._failed += failed
+    def add(self, decided: Decided, unit: int, summary: UnitSummary) -> None:
+        """Add a part: the unit of that index among those that were decided together."""
+        self._failed += summary.failed_rows
+        self._waited_ns += wait_time_ns(summary.top_ns, summary.top_cpu_ns)
         sums = decided.sums
         [*whole] = np.flatnonzero((sums["unit"] == unit) & (sums["is_whole_unit"] != 0))
         for index in whole:
             self._ranges += int(sums["ranges"][index])
             self._duration_ns += int(sums["duration_ns"][index])
             first = int(sums["top_end"][index - 1]) if index else 0
-            for count, self_ns, name in decided.top[first : sums["top_end"][index]].tolist():
-                text = utf8_text(decided_name(decided, name))
-                before, before_ns = self._top.get(text, (0, 0))
-                self._top[text] = before + count, before_ns + self_ns
+            for each in _top_names(decided, slice(first, sums["top_end"][index])):
+                before = self._top.get(each.name, TopName(each.name, 0, 0, 0))
+                self._top[each.name] = TopName(
+                    each.name,
+                    before.ranges + each.ranges,
+                    before.self_ns + each.self_ns,
+                    before.worked_ns + each.worked_ns,
+                )
 
     def attributes(self) -> Attributes:
         """The attributes of the whole unit, as its own span has them."""
-        longest = sorted(self._top.items(), key=lambda one: -one[1][1])[:TOP_NAMES]
-        top = [_top_text(name, count, self_ns) for name, (count, self_ns) in longest]
+        names = sorted(self._top.values(), key=lambda one: -one.worked_ns)
+        longest = max(names, key=lambda one: one.waited_ns, default=None)
+        shown = names[:TOP_NAMES]
+        if longest is not None and longest.waited_ns and longest not in shown:
+            shown.append(longest)
+        top = [each.text for each in shown]
         found: Attributes = {_UNIT_KEYS[2]: top} if top else {}
         if self._ranges:
             found |= {_UNIT_KEYS[0]: self._ranges, _UNIT_KEYS[1]: self._duration_ns}
-        return found | ({FAILED_COUNT: self._failed} if self._failed else {})
+        if self._failed:
+            found[FAILED_COUNT] = self._failed
+        if self._waited_ns:
+            found[WAIT_TIME] = self._waited_ns
+        return found
 
 
-def _top_text(name: str, count: int, self_ns: int) -> str:
-    return f"{name}: {count} x, {self_ns / 1e6:.3f} ms"
+def _top_names(decided: Decided, which: slice | Indices) -> list[TopName]:
+    rows = decided.top[which].tolist()
+    texts = {name: utf8_text(decided_name(decided, name)) for name in {row[-1] for row in rows}}
+    return [TopName(texts[name], *numbers) for *numbers, name in rows]
 
 
 def _sum_attributes(

@@ -148,7 +148,7 @@ class TestBoundaries:
         traces = program.run(op(), evaluation(), op(), evaluation(), op(), one_batch=one_batch)
         assert grouping(traces) == "abbcc"
         program.traces.close_all()
-        assert program.names() == ["MainThread", "module call: Net_0", "module call: Net_0"]
+        assert program.names() == ["MainThread", "module call: Net", "module call: Net"]
 
     def test_a_range_that_begins_a_step_begins_a_trace(self, one_batch: bool) -> None:
         program = Program()
@@ -308,7 +308,7 @@ class TestLosses:
         program = Program()
         (called,) = program.run(evaluation())
         program.run(evaluation())
-        assert program.names() == ["module call: Net_0"]
+        assert program.names() == ["module call: Net"]
         assert program.traces.find(make_event_id(1, 1)) is called
 
     def test_also_open_ones_are_bounded(self) -> None:

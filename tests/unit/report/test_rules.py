@@ -138,6 +138,36 @@ def test_a_loop_of_tiny_operators_is_one_range_that_calls_the_same_often() -> No
     assert "tiny" not in findings_by_rule(*of_threads * 63)
 
 
+CELL = Ran(
+    "nn.Module: Cell_0", 30, (Ran("aten::addmm", 8), Ran("aten::tanh", 5), Ran("aten::add", 4))
+)
+
+
+def reader(moments: int) -> Ran:
+    """A network that reads a sequence with a cell, in a loop of Python."""
+    return Ran("nn.Module: Reader_0", 31 * moments, (CELL,) * moments)
+
+
+def test_a_loop_that_calls_modules_is_found_at_any_depth() -> None:
+    found = findings_by_rule(Ran("predict", 32 * 500, (reader(500),)))["tiny"]
+    assert found.serious
+    assert "1,500 operators in loops" in found.text
+    assert "in `nn.Module: Reader_0`, which calls 1,500 each time." in found.text
+
+
+def test_a_short_loop_over_modules_is_how_a_model_works() -> None:
+    assert "tiny" not in findings_by_rule(reader(333))
+    assert "tiny" not in findings_by_rule(*[reader(200)] * 20)
+
+
+def test_a_loop_over_steps_is_no_loop_of_operators() -> None:
+    """Each step has to run, however small its model is."""
+    steps = [Ran(f"ProfilerStep#{number}", 150, (CELL,) * 5) for number in range(500)]
+    optimizer = Ran("Optimizer.step#SGD.step", 30)
+    assert "tiny" not in findings_by_rule(Ran("epoch", 500 * 150, tuple(steps)))
+    assert "tiny" not in findings_by_rule(Ran("epoch", 500 * 60, (CELL, optimizer) * 500))
+
+
 def test_a_loop_that_asks_for_values_is_told_once() -> None:
     rules = findings_by_rule(
         Ran("loop", 1000, tuple([Ran("aten::select", 3), Ran("aten::item", 5)] * 100))

@@ -17,8 +17,10 @@ from otel_recfn.batches.number_sets import Indices, distinct
 from otel_recfn.model.events import NODES_PREFIX
 from otel_recfn.report.finding import Finding, finding_about
 from otel_recfn.report.kinds import COPIES, SYNCS
-from otel_recfn.report.labels import duration
+from otel_recfn.report.labels import duration, shorten
+from otel_recfn.report.nesting import Numbers
 from otel_recfn.report.recording import Recording
+from otel_recfn.report.rules.loops import MIN_LOOP_CALLS, NO_LOOP, enclosing_loops
 
 TINY_NS = 20_000
 """The time below which an operator computes next to nothing: calling one takes 3 to 10 us, on a
@@ -27,10 +29,6 @@ busy machine twice that.
 LONGEST_CALL_NS = 50_000
 """The maximum part of the pause after an operator that counts as calling the next one: the rest is
 the program's own work.
-"""
-MIN_LOOP_CALLS = 64
-"""The minimum number of calls of one operator directly in one range that are a loop over elements
-or parameters: layers are fewer.
 """
 CALLS_PER_SYNC = 4
 """The maximum number of a loop's calls to each that asks for a value, if the loop asks for one of
@@ -78,16 +76,15 @@ def tiny_operators(recording: Recording) -> Finding | None:
     ranges = recording.outermost(_is_operator)
     is_tiny = ~recording.has_name(SYNCS.__contains__) & (recording.total_ns < TINY_NS)
     ranges = ranges[is_tiny[ranges]]
-    enclosing = recording.parent[ranges]
-    # The outermost operators of a thread count as one loop.
-    loop = np.where(enclosing >= 0, enclosing, -1 - recording.lane[ranges])
-    in_loop = _times_found(loop * len(recording.names) + recording.path[ranges]) >= MIN_LOOP_CALLS
+    loops = enclosing_loops(recording, ranges)
     # A loop asks for values if every fourth of its operators does. Index 0 counts operators that
     # are in no range.
+    enclosing = recording.parent[ranges]
     asked_in = recording.parent[recording.outermost(SYNCS.__contains__)]
     asked = np.bincount(asked_in + 1, minlength=len(recording) + 1)[enclosing + 1]
     asks = asked * CALLS_PER_SYNC >= _times_found(enclosing)
-    ranges = ranges[in_loop & ~asks]
+    counted = (loops != NO_LOOP) & ~asks
+    ranges = ranges[counted]
     times = _times_with_calls(recording, ranges)
     return finding_about(
         recording,
@@ -97,10 +94,24 @@ def tiny_operators(recording: Recording) -> Finding | None:
         title="Many tiny operators",
         text=(
             f"{len(ranges):,} operators in loops take {duration(times.sum() / max(len(ranges), 1))}"
-            " each, most of it to call them; most are {most}."
+            f" each, most of it to call them; most are {{most}}."
+            f"{_main_loop(recording, loops[counted], times)}"
         ),
         next_step=WHOLE_TENSORS,
     )
+
+
+def _main_loop(recording: Recording, loops: Numbers, times: Amounts) -> str:
+    """The sentence that names the range in which the operators of loops take most time; empty if
+    they are outermost.
+    """
+    of_ranges = loops < len(recording)
+    if not bool(of_ranges.any()):
+        return ""
+    main = recording.main_path(loops[of_ranges], times[of_ranges])
+    is_main = recording.path[loops[of_ranges]] == main
+    calls = int(is_main.sum()) // len(distinct(loops[of_ranges][is_main]))
+    return f" The loop is in `{shorten(recording.names[main])}`, which calls {calls:,} each time."
 
 
 def _times_found(numbers: Indices) -> Amounts:

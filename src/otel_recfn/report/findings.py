@@ -16,6 +16,7 @@ from otel_recfn.report.rules.gpu import starts_the_gpu, waits_for_the_gpu
 from otel_recfn.report.rules.hangs import hangs
 from otel_recfn.report.rules.operators import churns, copies, synchronises, tiny_operators
 from otel_recfn.report.rules.outside import runs_outside
+from otel_recfn.report.rules.recomputation import recomputes
 from otel_recfn.report.rules.waiting import is_idle, waits_for_data
 
 MAX_FINDINGS = 5
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     copies,
     churns,
     tiny_operators,
+    recomputes,
     runs_outside,
 )
 

@@ -28,3 +28,8 @@ def duration(ns: float) -> str:
         if ns >= unit:
             return f"{ns / unit:.3g} {name}"
     return f"{ns / 1000:.3g} us"
+
+
+def call_count(count: int) -> str:
+    """A number of calls as text."""
+    return "1 call" if count == 1 else f"{count:,} calls"

@@ -17,6 +17,7 @@ from otel_recfn.report.rules.hangs import hangs
 from otel_recfn.report.rules.operators import churns, copies, synchronises, tiny_operators
 from otel_recfn.report.rules.outside import runs_outside
 from otel_recfn.report.rules.recomputation import recomputes
+from otel_recfn.report.rules.siblings import is_slow_sibling
 from otel_recfn.report.rules.waiting import is_idle, waits_for_data
 
 MAX_FINDINGS = 5
@@ -35,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     churns,
     tiny_operators,
     recomputes,
+    is_slow_sibling,
     runs_outside,
 )
 

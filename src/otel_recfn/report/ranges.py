@@ -171,6 +171,13 @@ class RecordedRanges:
             path = int(self.paths.parent[path])
         return tuple(reversed(names))
 
+    def module_or_name(self, position: int) -> str:
+        """The name by which users know a range: of a module's call the path in its model, such as
+        ``layers.5``, else the range's own.
+        """
+        path = self.text_in_column("module", position)
+        return path or self.names[int(self.path[position])]
+
     def text_in_column(self, column: str, position: int) -> str:
         """The text of a range in this column of its batch."""
         batch = self.processes[self.process[position]].batch

@@ -110,8 +110,10 @@ def _main_loop(recording: Recording, loops: Numbers, times: Amounts) -> str:
         return ""
     main = recording.main_path(loops[of_ranges], times[of_ranges])
     is_main = recording.path[loops[of_ranges]] == main
-    calls = int(is_main.sum()) // len(distinct(loops[of_ranges][is_main]))
-    return f" The loop is in `{shorten(recording.names[main])}`, which calls {calls:,} each time."
+    main_loops = distinct(loops[of_ranges][is_main])
+    name = shorten(recording.module_or_name(int(main_loops[0])))
+    calls = int(is_main.sum()) // len(main_loops)
+    return f" The loop is in `{name}`, which calls {calls:,} each time."
 
 
 def _times_found(numbers: Indices) -> Amounts:

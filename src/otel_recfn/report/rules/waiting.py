@@ -1,4 +1,4 @@
-"""The rules about a CPU that waits: for data, or for no reason on record."""
+"""The rule about a CPU that waits for no reason on record."""
 
 from __future__ import annotations
 
@@ -12,12 +12,6 @@ from otel_recfn.report.kinds import COMPILATIONS, LOADER
 from otel_recfn.report.labels import duration
 from otel_recfn.report.recording import Recording
 
-FASTER_WORKERS = (
-    "Do less for a sample, or give the DataLoader persistent_workers=True or more num_workers."
-)
-OTHER_PROCESSES = (
-    "Have other processes make batches ahead: DataLoader(num_workers=4, persistent_workers=True)."
-)
 FEWER_THREADS = (
     "Have fewer threads of Python, as one alone has the GIL, and fewer threads than cores"
     " (OMP_NUM_THREADS)."
@@ -26,41 +20,6 @@ RECORD_AGAIN = (
     "Record it again on a machine without other work. If it stays, profile(python_calls=True) shows"
     " what waits."
 )
-
-
-def waits_for_data(recording: Recording) -> Finding | None:
-    """The finding that the loop waits for its DataLoader.
-
-    The first batch is left out, as workers start with it.
-    """
-    batches = recording.outermost(lambda name: name.startswith(LOADER))
-    ranges = batches[np.argsort(recording.start_ns[batches])][1:]
-    if not len(ranges):
-        return None
-    times = recording.total_ns[ranges]
-    main = recording.main_path(ranges, times)
-    if "MultiProcessing" in recording.names[main]:
-        reason = "waits for its workers"
-        next_step = FASTER_WORKERS
-    else:
-        reason = "makes each batch in the loop itself"
-        next_step = OTHER_PROCESSES
-    # The tree of calls has a line for each path. The finding names the count of that line, so that
-    # users find it there.
-    on_main_path = int((recording.path[batches] == main).sum())
-    where = f", {on_main_path:,} of them in {{most}}" if on_main_path < len(batches) else ""
-    return finding_about(
-        recording,
-        ranges,
-        times,
-        rule="data",
-        title="Waits for data",
-        text=(
-            f"The DataLoader {reason}: {len(batches):,} batches{where}; after the first they take"
-            f" {duration(times.mean())} each."
-        ),
-        next_step=next_step,
-    )
 
 
 def is_idle(recording: Recording) -> Finding | None:

@@ -1,0 +1,155 @@
+"""The rules about a DataLoader.
+
+    has_slow_batches    a few batches take far longer than all others: an item in them is slow
+    waits_for_data      the loop waits for the other batches, but for the first
+
+Both are about the time in which the loop waits in the loader's iterator. In a recording that has
+samples, those of an iterator without workers say which function of the dataset takes it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from otel_recfn.batches.call_paths import Amounts
+from otel_recfn.batches.number_sets import Indices
+from otel_recfn.batches.sampled_functions import sampled_functions
+from otel_recfn.report.finding import Finding, finding_about
+from otel_recfn.report.kinds import LOADER
+from otel_recfn.report.labels import duration, shorten
+from otel_recfn.report.nesting import Mask
+from otel_recfn.report.recording import Recording
+
+MIN_TIMES_SLOWER = 5
+"""The minimum ratio of a slow batch to the longest of all others: batches of workers that fall
+behind differ, too, as some are ready and the loop waits for others.
+"""
+BATCHES_PER_SLOW_ONE = 20
+"""The minimum number of batches to each slow one: if more are slow, the loader is."""
+MIN_BATCHES = 4
+"""The minimum number of batches of which one may be slow: three others show what is usual."""
+WORKERS = "MultiProcessing"
+"""A part of the name of an iterator that waits for worker processes."""
+TORCH_LOADER = "torch.utils.data."
+"""The beginning of the module whose functions say nothing of a dataset."""
+
+FASTER_WORKERS = (
+    "Do less for a sample, or give the DataLoader persistent_workers=True or more num_workers."
+)
+OTHER_PROCESSES = (
+    "Have other processes make batches ahead: DataLoader(num_workers=4, persistent_workers=True)."
+)
+SLOW_ITEM = (
+    "Find the item: time dataset[index] for the indices of that batch. If the first batch of each"
+    " epoch is slow, workers start with it: persistent_workers=True."
+)
+
+
+def waits_for_data(recording: Recording) -> Finding | None:
+    """The finding that the loop waits for its DataLoader.
+
+    The first batch is left out, as workers start with it, and so are slow batches.
+    """
+    batches = _batches(recording)
+    is_usual = ~_are_slow(recording.total_ns[batches])
+    is_usual[:1] = False
+    ranges = batches[is_usual]
+    if not len(ranges):
+        return None
+    times = recording.total_ns[ranges]
+    main = recording.main_path(ranges, times)
+    if WORKERS in recording.names[main]:
+        reason = "waits for its workers"
+        next_step = FASTER_WORKERS
+    else:
+        reason = "makes each batch in the loop itself"
+        next_step = OTHER_PROCESSES
+    # The tree of calls has a line for each path. The finding names the count of that line, so that
+    # users find it there.
+    on_main_path = int((recording.path[batches] == main).sum())
+    where = f", {on_main_path:,} of them in {{most}}" if on_main_path < len(batches) else ""
+    return finding_about(
+        recording,
+        ranges,
+        times,
+        rule="data",
+        title="Waits for data",
+        text=(
+            f"The DataLoader {reason}: {len(batches):,} batches{where}; after the first they take"
+            f" {duration(times.mean())} each.{_function_in(recording, ranges)}"
+        ),
+        next_step=next_step,
+    )
+
+
+def has_slow_batches(recording: Recording) -> Finding | None:
+    """The finding that the loop waits for a few batches far longer than for all others.
+
+    The first batch of workers is no fault: they start with it.
+    """
+    batches = _batches(recording)
+    is_slow = _are_slow(recording.total_ns[batches])
+    ranges = batches[is_slow]
+    if not len(ranges):
+        return None
+    times = recording.total_ns[ranges]
+    slowest = int(times.argmax())
+    number = int(np.flatnonzero(is_slow)[slowest])
+    others_ns = float(recording.total_ns[batches[~is_slow]].max())
+    starts_workers = (
+        number == 0 and WORKERS in recording.names[int(recording.path[ranges[slowest]])]
+    )
+    more = f" {len(ranges):,} batches are slow." if len(ranges) > 1 else ""
+    found = finding_about(
+        recording,
+        ranges,
+        times,
+        rule="batch",
+        title=f"A batch takes {times[slowest] / max(others_ns, 1.0):,.0f} times as long as others",
+        text=(
+            f"The loop waited {duration(float(times[slowest]))} for batch {number:,} of"
+            f" {len(batches):,} (from 0) in {{most}}, and at most {duration(others_ns)} for"
+            f" others.{more}{_function_in(recording, ranges)}"
+        ),
+        next_step=SLOW_ITEM,
+    )
+    return found._replace(serious=False) if found is not None and starts_workers else found
+
+
+def _batches(recording: Recording) -> Indices:
+    """The ranges in which the loop waits for a batch, in order."""
+    batches = recording.outermost(lambda name: name.startswith(LOADER))
+    return batches[np.argsort(recording.start_ns[batches], kind="stable")]
+
+
+def _are_slow(times: Amounts) -> Mask:
+    """Whether each batch takes at least five times as long as the longest of the others: at most
+    one of twenty, if there are so many.
+    """
+    is_slow = np.zeros(len(times), np.bool_)
+    if len(times) < MIN_BATCHES:
+        return is_slow
+    order = np.argsort(-times, kind="stable")
+    most = max(1, len(times) // BATCHES_PER_SLOW_ONE)
+    longest = times[order[: most + 1]]
+    gaps = np.flatnonzero(longest[:-1] >= MIN_TIMES_SLOWER * np.maximum(longest[1:], 1))
+    if len(gaps):
+        is_slow[order[: gaps[-1] + 1]] = True
+    return is_slow
+
+
+def _function_in(recording: Recording, ranges: Indices) -> str:
+    """The sentence that names the function in which samples found these batches; empty if there
+    are none.
+    """
+    process = recording.processes[0]
+    if not process.samples:
+        return ""
+    ids = {*process.batch.event_id[recording.row[ranges]].tolist()}
+    functions = sampled_functions(sample for sample in process.samples if sample.parent in ids)
+    named = [each for each in functions if TORCH_LOADER not in each.name]
+    if not named:
+        return ""
+    return (
+        f" `{shorten(named[0].name)}` took most of it: {named[0].count:,} samples found it there."
+    )

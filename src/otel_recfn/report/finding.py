@@ -19,6 +19,8 @@ WAITING = "cpu"
 """The rule whose findings may be the fault of other programs."""
 HANG = "hang"
 """The rule whose findings come first."""
+GROWTH = "growth"
+"""The rule whose findings take memory and no time."""
 GPU_WAITS = "gpu"
 GPU_START = "gpu_start"
 GPU_RULES = (GPU_WAITS, GPU_START)
@@ -52,7 +54,7 @@ class Finding(NamedTuple):
     @property
     def headline(self) -> str:
         """The title, with the share of the time unless that is of no use."""
-        if self.rule == HANG:
+        if self.rule in (HANG, GROWTH):
             return self.title
         return f"{self.title}, {self.share:.0%} of the time"
 

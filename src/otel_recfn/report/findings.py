@@ -15,6 +15,7 @@ from otel_recfn.report.rules.compilations import compiles
 from otel_recfn.report.rules.gpu import starts_the_gpu, waits_for_the_gpu
 from otel_recfn.report.rules.hangs import hangs
 from otel_recfn.report.rules.loading import has_slow_batches, waits_for_data
+from otel_recfn.report.rules.memory import memory_grows
 from otel_recfn.report.rules.operators import churns, copies, synchronises, tiny_operators
 from otel_recfn.report.rules.outside import runs_outside
 from otel_recfn.report.rules.recomputation import recomputes
@@ -36,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     synchronises,
     copies,
     churns,
+    memory_grows,
     tiny_operators,
     recomputes,
     is_slow_sibling,

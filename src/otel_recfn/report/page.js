@@ -222,7 +222,7 @@ const showFindings = () => {
         const item = make(
           "li",
           {className: finding.serious ? "serious" : ""},
-          make("span", {className: "share", textContent: `${Math.round(100 * finding.share)}\u00a0%`}),
+          make("span", {className: "share", textContent: finding.share ? `${Math.round(100 * finding.share)}\u00a0%` : ""}),
           title,
           make(
             "details",

@@ -35,6 +35,21 @@ const flameSource = {
 const wholeTime = below[frames].reduce((total, frame) => total + flame.total[frame], 0);
 const flamePicture = picture($("flame").querySelector(".picture"), flameSource);
 
+// --- the memory in use, above the lanes
+const mostBytes = (track) => track.bytes.reduce((most, count) => Math.max(most, count), 1);
+const memoryTitle = (track) => `${ofProcess(track.process)}memory in use, at most ${bytes(mostBytes(track))}`;
+const drawMemory = (context, track, x, pixels, top) => {
+  const tall = MEMORY_ROWS * ROW - 2,
+    scale = tall / mostBytes(track);
+  context.fillStyle = colours.kinds[0];
+  track.at.forEach((at, index) => {
+    const left = Math.max(x(at), 0),
+      right = Math.min(index + 1 < track.at.length ? x(track.at[index + 1]) : pixels, pixels);
+    const high = track.bytes[index] * scale;
+    if (right > 0 && left < pixels) context.fillRect(left, top + tall - high, Math.max(right - left, 1), high);
+  });
+};
+
 const boxAround = (box) => {
   let found = -1;
   for (let other = box - 1; other >= 0 && timeline.lane[other] === timeline.lane[box]; other--) {
@@ -96,14 +111,19 @@ const timelineSource = {
     }
     context.globalAlpha = 1;
     context.font = "600 12px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
-    laneRow.forEach((row, lane) => {
+    const title = (text, row) => {
       const y = AXIS + row * ROW - scrolled;
       if (y < -ROW || y > height) return;
       context.fillStyle = colours.raised;
       context.fillRect(0, y, pixels, ROW);
       context.fillStyle = colours.ink;
-      context.fillText(laneName(lane), 6, y + ROW / 2);
+      context.fillText(text, 6, y + ROW / 2);
+    };
+    timeline.memory.forEach((track, index) => {
+      title(memoryTitle(track), memoryRow[index]);
+      drawMemory(context, track, x, pixels, AXIS + (memoryRow[index] + 1) * ROW - scrolled);
     });
+    laneRow.forEach((row, lane) => title(laneName(lane), row));
     context.font = "12px system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif";
   },
   over: (context, self, x, pixels) => {
@@ -202,6 +222,8 @@ const MEANING = {
 if (data.facts.memory)
   for (const name of ["flame", "table"])
     MEANING[name].push(["Allocated", "Bytes that were allocated, whether or not they were freed again."]);
+if (timeline.memory.length)
+  MEANING.timeline.push(["Memory in use", "What PyTorch allocated and had not freed, beyond the least of the recording."]);
 if (timeline.left_out) MEANING.timeline.push(["Left out", `${plural(timeline.left_out, "thread")} that did least.`]);
 const KEYS = {
   flame: [

@@ -220,6 +220,27 @@ def test_memory_counts_to_the_innermost_range() -> None:
     assert shown["facts"]["memory"]
 
 
+def test_the_time_line_has_the_memory_in_use() -> None:
+    rows = [
+        {
+            "kind": RowKind.MEMORY,
+            "nbytes": nbytes,
+            "name": "[memory]",
+            "parent": make_event_id(1, 9),
+        }
+        for nbytes in (-8, 32, 64, -64)
+    ]
+    ranges = [
+        *rows,
+        {"event_id": make_event_id(1, 9), "start_ns": BASE_NS, "end_ns": BASE_NS + 4000},
+    ]
+    shown = timeline(Recording([Process("p", make_batch(ranges))]), 100)
+    assert shown["memory"] == [
+        {"process": 0, "at": [0, 1000, 2000, 3000], "bytes": [0, 32, 96, 32]}
+    ]
+    assert timeline(Recording([Process("p", make_batch([{}]))]), 100)["memory"] == []
+
+
 def test_steps_are_told_by_their_numbers() -> None:
     batch = make_batch(
         [

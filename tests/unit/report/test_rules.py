@@ -176,8 +176,21 @@ def test_a_loop_that_asks_for_values_is_told_once() -> None:
 
 
 def test_a_loss_that_is_read_now_and_then_is_no_fault() -> None:
-    assert findings_by_rule(*[Ran("aten::item", 1000)] * 31) == {}
-    assert list(findings_by_rule(*[Ran("aten::item", 1000)] * 32)) == ["sync"]
+    assert findings_by_rule(*[Ran("aten::item", 90)] * 31) == {}
+    assert list(findings_by_rule(*[Ran("aten::item", 90)] * 32)) == ["sync"]
+
+
+def test_a_read_that_takes_long_waits_for_a_device() -> None:
+    """Whose work isn't recorded, so that it may be all that a program can do."""
+    reading = Ran(
+        "loss", 1000, (Ran("aten::item", 1000, (Ran("aten::_local_scalar_dense", 900),)),)
+    )
+    waits = findings_by_rule(*[Ran("train", 2000, (reading,))] * 5)["sync"]
+    assert (waits.title, waits.serious) == ("Waits for a device", False)
+    assert (
+        "5 calls that read a value took 1 ms each, most of it in aten::item in loss" in waits.text
+    )
+    assert findings_by_rule(*[Ran("aten::nonzero", 1000)] * 31) == {}
 
 
 def test_copies_inside_of_an_operator_are_how_it_works() -> None:

@@ -17,7 +17,7 @@ from otel_recfn.batches.number_sets import Indices, distinct
 from otel_recfn.model.events import NODES_PREFIX
 from otel_recfn.report.finding import Finding, finding_about
 from otel_recfn.report.kinds import COPIES, SYNCS
-from otel_recfn.report.labels import duration, shorten
+from otel_recfn.report.labels import call_count, duration, shorten
 from otel_recfn.report.nesting import Numbers
 from otel_recfn.report.recording import Recording
 from otel_recfn.report.rules.loops import MIN_LOOP_CALLS, NO_LOOP, enclosing_loops
@@ -37,6 +37,12 @@ each element.
 MIN_SYNCS = 32
 """The minimum number of calls that ask for values: a program that reads its loss now and then has
 fewer."""
+READS = {"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"}
+"""The operators that read one value, and compute nothing."""
+LONG_READ_NS = 100_000
+"""The minimum time of a read that waits for a device. One of memory that is there takes 1 to 5 us;
+what interrupts a thread for longer is too rare for a tenth of the time.
+"""
 MAKERS = (
     "aten::empty",
     "aten::zeros",
@@ -56,6 +62,10 @@ WHOLE_TENSORS = (
 VALUES_IN_TENSORS = (
     "Keep values in tensors: torch.where() in place of if and of masks, sums in place of .item() in"
     " loops; read losses every hundredth step."
+)
+LATER_READS = (
+    "Launch the device's next work before you read: read losses every hundredth step, or a step"
+    " later. torch.profiler records the device's work, and otel-recfn report reads its trace."
 )
 ONE_DTYPE = (
     "Cast or move once, before the loop; keep tensors in one dtype and layout (channels_last for"
@@ -139,7 +149,7 @@ def synchronises(recording: Recording) -> Finding | None:
     """
     ranges = recording.outermost(SYNCS.__contains__)
     if len(ranges) < MIN_SYNCS:
-        return None
+        return _waits_for_a_device(recording)
     return finding_about(
         recording,
         ranges,
@@ -151,6 +161,32 @@ def synchronises(recording: Recording) -> Finding | None:
             " GPU each waits until all that was launched before is done."
         ),
         next_step=VALUES_IN_TENSORS,
+    )
+
+
+def _waits_for_a_device(recording: Recording) -> Finding | None:
+    """The finding that few reads of a value take longer than a read can: they wait for a device
+    whose work isn't in the recording.
+
+    It isn't known whether the device ever pauses, so they may be no fault.
+    """
+    ranges = recording.outermost(READS.__contains__)
+    times = recording.total_ns[ranges] - recording.device_call_times(ranges)
+    is_long = times >= LONG_READ_NS
+    mean_ns = times[is_long].mean() if bool(is_long.any()) else 0.0
+    return finding_about(
+        recording,
+        ranges[is_long],
+        times[is_long],
+        rule="sync",
+        title="Waits for a device",
+        text=(
+            f"{call_count(int(is_long.sum()))} that read a value took {duration(mean_ns)} each,"
+            " most of it in {most}. To read one takes some microseconds, so they waited for what a"
+            " device had to compute before."
+        ),
+        next_step=LATER_READS,
+        serious=False,
     )
 
 

@@ -24,7 +24,10 @@ const flameSource = {
     told.push(["Self", time(flame.self[frame])]);
     if (calls) told.push(["Calls", number(calls)]);
     if (calls > 1 && flame.name[frame] >= 0)
-      told.push(["Mean", time(flame.mean[frame])], ["Longest", time(flame.longest[frame])]);
+      told.push(
+        ["Mean", time(flame.mean[frame])],
+        ["Longest", time(flame.longest[frame]), () => showMoment(flame.longest_at[frame], flame.longest[frame])],
+      );
     if (flame.cpu[frame] >= 0)
       told.push(["Worked", `${time(flame.cpu[frame])}, ${percent(flame.cpu[frame], flame.total[frame])}`]);
     if (WIDTHS.memory.of[frame]) told.push(["Allocated", bytes(WIDTHS.memory.of[frame])]);
@@ -216,7 +219,11 @@ const MEANING = {
       "The share of the wall time. If several threads work at once, each has a part of the moment; a GPU and threads that only wait have none.",
     ],
     ["Total", "Time from begin to end, of all calls together. Where a call of that name runs in another, both count."],
-    ["Mean, longest", "Time of one call, from begin to end."],
+    ["Mean, longest", "Time of one call, from begin to end. The longest one leads to its place in the time line."],
+  ],
+  slowest: [
+    ["Wall", "Time from begin to end of a step, the slowest first. Its name leads to its place in the time line."],
+    ["Outside PyTorch", "The part in which its thread had no range: Python between operators, files, or waiting."],
   ],
 };
 if (data.facts.memory)
@@ -242,4 +249,5 @@ const KEYS = {
     ["/", "find"],
   ],
   table: [["/", "find"]],
+  slowest: [],
 };

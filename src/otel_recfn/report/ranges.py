@@ -79,6 +79,11 @@ class RecordedRanges:
         """The end of each range, in Unix nanoseconds."""
         return np.asarray(self.start_ns + self.total_ns)
 
+    @cached_property
+    def begin_ns(self) -> int:
+        """The first begin of a range or span, from which the time line counts."""
+        return int(min(self.start_ns.min(), self.spans.start_ns.min(initial=INT64.stop - 1)))
+
     @property
     def is_marker(self) -> Mask:
         """Whether each range stands in a device's lane, but is no work of it."""
@@ -133,6 +138,19 @@ class RecordedRanges:
         waited = np.zeros(len(self), np.int64)  # no report shows the sums of waiting
         columns = Ranges(self.row, self.parent, self.total_ns, self.self_ns, waited)
         return range_sums(group, groups, columns)
+
+    def longest_of(self, group: Indices, groups: int) -> Indices:
+        """The longest range of each group, given the number of each range's group; -1 of those
+        without ranges.
+        """
+        longest = np.full(groups, -1, np.int64)
+        order = np.argsort(self.total_ns, kind="stable")
+        longest[group[order]] = order
+        return longest
+
+    def begin_offsets(self, ranges: Indices) -> Numbers:
+        """The nanoseconds from the begin of the time line to that of each range; 0 for -1."""
+        return np.where(ranges >= 0, self.start_ns[ranges] - self.begin_ns, 0)
 
     def has_name(self, is_wanted: Callable[[str], bool]) -> Mask:
         """Whether each range has a wanted name."""

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from otel_recfn.batches.number_sets import distinct, is_in, sums_upwards
-from otel_recfn.model.events import INT64
 from otel_recfn.report.columns import DisplayedSpans
 from otel_recfn.report.kinds import BLOCK, GPU
 from otel_recfn.report.memory_use import memory_use
@@ -43,7 +42,7 @@ def timeline(recording: Recording, limit: int) -> dict[str, Any]:
     spans = recording.spans
     used = distinct(np.append(recording.lane, spans.lane))
     lanes = _displayed_lanes(recording, used)
-    begin_ns = int(min(recording.start_ns.min(), spans.start_ns.min(initial=INT64.stop - 1)))
+    begin_ns = recording.begin_ns
     end_ns = int(max(recording.end_ns.max(), spans.end_ns.max(initial=0)))
     boxes = _in_rows(_all_boxes(recording, lanes, limit), lanes)
     boxes["start"] = np.diff(boxes["start"] - begin_ns, prepend=0)

@@ -9,6 +9,7 @@ import numpy as np
 
 from otel_recfn.batches.call_paths import Amounts, PathSums, Ranges, range_sums
 from otel_recfn.batches.number_sets import Indices, nearest
+from otel_recfn.batches.span_names import class_in_name
 from otel_recfn.model.events import INT64
 from otel_recfn.report.activities import WORK, Activity
 from otel_recfn.report.columns import join_columns
@@ -195,6 +196,11 @@ class RecordedRanges:
         """
         path = self.text_in_column("module", position)
         return path or self.names[int(self.path[position])]
+
+    def module_class(self, position: int) -> str:
+        """The class of the module that a range is a call of."""
+        name = self.names[int(self.path[position])]
+        return self.text_in_column("module_class", position) or class_in_name(name)
 
     def text_in_column(self, column: str, position: int) -> str:
         """The text of a range in this column of its batch."""

@@ -57,6 +57,13 @@ def test_a_checkpoint_may_call_a_function_without_modules() -> None:
     assert finding.share == pytest.approx(2 / 7)
 
 
+def test_a_block_of_the_program_runs_again() -> None:
+    block = Ran("encode", 100, (), {"source": EventSource.RECORD_FUNCTION})
+    finding = found(block, node("MmBackward0", 300, block))
+    assert finding is not None
+    assert finding.share == pytest.approx(1 / 4)
+
+
 def test_what_runs_in_backward_passes_alone_repeats_nothing() -> None:
     """Hooks of parallel models have blocks there, and functions of one's own call operators."""
     hook = Ran("all gather", 90, (), {"source": EventSource.RECORD_FUNCTION})

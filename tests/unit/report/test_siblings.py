@@ -80,6 +80,18 @@ def test_first_calls_have_no_part_in_it() -> None:
     assert found(model(*[layer(number, 100) for number in range(5)], layer(5, 900))) is not None
 
 
+def test_modules_with_one_name_are_told_apart_by_their_paths() -> None:
+    """As those of an ``nn.Sequential``, whose paths are numbers."""
+    names = {"source": EventSource.MODULE, "module_class": "Part"}
+    parts = [
+        Ran("Part", 900 if number == 4 else 100, (), {**names, "module": str(number)})
+        for number in range(6)
+    ]
+    finding = found(*[model(*parts)] * 3)
+    assert finding is not None
+    assert finding.title.startswith("`4` takes 9 times")
+
+
 def test_two_siblings_have_no_usual_time() -> None:
     assert found(*[model(layer(0, 100), layer(1, 100), layer(2, 900))] * 3) is None
 

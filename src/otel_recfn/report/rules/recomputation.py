@@ -51,14 +51,16 @@ def recomputes(recording: Recording) -> Finding | None:
 
 
 def _recomputed(recording: Recording) -> Indices:
-    """The outermost ranges in backward passes that are parts of a forward pass: calls of modules
-    and blocks that ran outside of a backward pass, too, and what a checkpoint's node calls.
+    """The outermost ranges in backward passes that are parts of a forward pass: calls of modules,
+    blocks that ran outside of a backward pass, too, and what a checkpoint's node calls.
     """
     in_backward = _is_inside(recording, recording.kind == BACKWARD)
-    may_repeat = np.isin(recording.kind, (MODULE, BLOCK)) & recording.takes_thread_time
+    is_block = recording.kind == BLOCK
     is_forward = np.zeros(len(recording.labels), np.bool_)
-    is_forward[distinct(recording.label[may_repeat & ~in_backward])] = True
-    is_repeated = may_repeat & in_backward & is_forward[recording.label]
+    is_forward[distinct(recording.label[is_block & ~in_backward])] = True
+    is_repeated = in_backward & (recording.kind == MODULE)
+    is_repeated |= in_backward & is_block & is_forward[recording.label]
+    is_repeated &= recording.takes_thread_time
     is_repeated |= _called_by_checkpoint_nodes(recording)
     return np.flatnonzero(is_repeated & ~_is_inside(recording, is_repeated))
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.number_sets import Indices
-from otel_recfn.batches.span_names import class_in_name
 from otel_recfn.report.finding import Finding, finding_about
 from otel_recfn.report.kinds import MODULE
 from otel_recfn.report.labels import call_count, duration, shorten
@@ -91,13 +90,15 @@ def is_slow_sibling(recording: Recording) -> Finding | None:
 def _siblings(recording: Recording) -> Iterator[list[_Module]]:
     """The groups of modules of one class that are called at one place, if they are enough."""
     calls = np.flatnonzero((recording.kind == MODULE) & recording.takes_thread_time)
-    calls = calls[np.lexsort((recording.start_ns[calls], recording.path[calls]))]
+    module = recording.processes[0].batch.module[recording.row[calls]].astype(np.int64)
+    order = np.lexsort((recording.start_ns[calls], module, recording.path[calls]))
+    calls = calls[order]
+    # A module is known by its path in the model, or has a name of its own.
+    is_other = np.diff(recording.path[calls]) | np.diff(module[order])
     groups: dict[tuple[int, str], list[Indices]] = defaultdict(list)
-    begins = np.flatnonzero(np.diff(recording.path[calls], prepend=-1))
-    for ranges in np.split(calls, begins[1:]) if len(calls) else ():
-        path = int(recording.path[ranges[0]])
-        kind = class_in_name(recording.names[path])
-        groups[int(recording.paths.parent[path]), kind].append(ranges)
+    for ranges in np.split(calls, np.flatnonzero(is_other) + 1) if len(calls) else ():
+        place = int(recording.paths.parent[recording.path[ranges[0]]])
+        groups[place, recording.module_class(int(ranges[0]))].append(ranges)
     for (_, kind), group in groups.items():
         if len(group) > MIN_SIBLINGS:
             times = _times(recording, group)

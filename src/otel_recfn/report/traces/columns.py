@@ -25,8 +25,8 @@ OPTIONAL_COLUMNS: dict[str, tuple[str, Any]] = {
     "Bytes": ("nbytes", int),
     "Call stack": ("stack", str),
     "Call site": ("call_site", str),
-    "Module": ("module", str),
     "Attributes": ("attributes", dict),
+    "Module": ("module", str),
 }
 """The columns that few events have, by the name of the argument, each with the type of its
 values.

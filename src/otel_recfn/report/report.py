@@ -76,7 +76,10 @@ class Report:
         return findings(
             [self._recording]
             if len(processes) == 1
-            else [Recording([process]) for process in processes]
+            else [
+                Recording([each], [other for other in processes if other is not each])
+                for each in processes
+            ]
         )
 
     def html(self, max_bytes: int = MAX_BYTES) -> str:

@@ -78,5 +78,30 @@ def test_samples_say_which_function_of_the_dataset_it_is() -> None:
     ]
     text = found_in(recorded._replace(samples=samples))["batch"].text
     assert text.endswith(
-        " `Pictures.__getitem__: time.sleep` took most of it: 2 samples found it there."
+        " `Pictures.__getitem__: time.sleep` ran meanwhile: 2 samples found it there."
     )
+
+
+def test_samples_of_workers_say_which_worker_and_function_it_is() -> None:
+    recorded = process(*epoch(90_000, *[100] * 9, name=OF_WORKERS))
+    workers = [
+        worker("pid1", "Pictures.__getitem__: PIL.Image.open", 0),
+        worker("pid2", "main: torch.utils.data.worker.loop", 0),
+        worker("pid3", "select.poll", 0),
+        worker("pid4", "Pictures.__getitem__", 200),
+    ]
+    found = findings([Recording([recorded], workers)])
+    (slow,) = [each for each in found if each.rule == "batch"]
+    assert slow.text.endswith(
+        " `Pictures.__getitem__: PIL.Image.open` ran meanwhile in pid1: 4 samples found it there."
+    )
+    assert slow.serious
+
+
+def worker(label: str, function: str, after_ms: int) -> Process:
+    """A process in which four samples found a function."""
+    samples = [
+        Sample(function, MAIN_THREAD, BASE_NS + ms * 1_000_000, 20_000_000, 0, NO_CONTEXT)
+        for ms in range(after_ms + 20, after_ms + 81, 20)
+    ]
+    return process(Ran("aten::stack", 10), label=label)._replace(samples=samples)

@@ -3,22 +3,31 @@
     has_slow_batches    a few batches take far longer than all others: an item in them is slow
     waits_for_data      the loop waits for the other batches, but for the first
 
-Both are about the time in which the loop waits in the loader's iterator. In a recording that has
-samples, those of an iterator without workers say which function of the dataset takes it.
+Both are about the time in which the loop waits in the loader's iterator. Samples say which function
+of the dataset takes it: those of the loop's thread if it makes the batches itself, otherwise those
+of the workers, which are processes beside this one.
+
+    loop     ─[ step ]──[ enumerate(DataLoader)#... waits          ]──[ step ]──
+    worker   ─────────────·  Pictures.__getitem__: PIL.Image.open · ─────────
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from otel_recfn.batches.busy_time import BusyTime
 from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.number_sets import Indices
 from otel_recfn.batches.sampled_functions import sampled_functions
+from otel_recfn.model.batch import Sample
 from otel_recfn.report.finding import Finding, finding_about
 from otel_recfn.report.kinds import LOADER
 from otel_recfn.report.labels import duration, shorten
 from otel_recfn.report.nesting import Mask
 from otel_recfn.report.recording import Recording
+from otel_recfn.report.rules.outside import WAITS_FOR_WORK
 
 MIN_TIMES_SLOWER = 5
 """The minimum ratio of a slow batch to the longest of all others: batches of workers that fall
@@ -85,7 +94,7 @@ def waits_for_data(recording: Recording) -> Finding | None:
 def has_slow_batches(recording: Recording) -> Finding | None:
     """The finding that the loop waits for a few batches far longer than for all others.
 
-    The first batch of workers is no fault: they start with it.
+    The first batch of workers is no fault, unless it is known what took it: they start with it.
     """
     batches = _batches(recording)
     is_slow = _are_slow(recording.total_ns[batches])
@@ -96,9 +105,8 @@ def has_slow_batches(recording: Recording) -> Finding | None:
     slowest = int(times.argmax())
     number = int(np.flatnonzero(is_slow)[slowest])
     others_ns = float(recording.total_ns[batches[~is_slow]].max())
-    starts_workers = (
-        number == 0 and WORKERS in recording.names[int(recording.path[ranges[slowest]])]
-    )
+    of_workers = WORKERS in recording.names[int(recording.path[ranges[slowest]])]
+    function = _function_in(recording, ranges)
     more = f" {len(ranges):,} batches are slow." if len(ranges) > 1 else ""
     found = finding_about(
         recording,
@@ -109,11 +117,12 @@ def has_slow_batches(recording: Recording) -> Finding | None:
         text=(
             f"The loop waited {duration(float(times[slowest]))} for batch {number:,} of"
             f" {len(batches):,} (from 0) in {{most}}, and at most {duration(others_ns)} for"
-            f" others.{more}{_function_in(recording, ranges)}"
+            f" others.{more}{function}"
         ),
         next_step=SLOW_ITEM,
     )
-    return found._replace(serious=False) if found is not None and starts_workers else found
+    may_be_start = number == 0 and of_workers and not function
+    return found._replace(serious=False) if found is not None and may_be_start else found
 
 
 def _batches(recording: Recording) -> Indices:
@@ -143,13 +152,38 @@ def _function_in(recording: Recording, ranges: Indices) -> str:
     are none.
     """
     process = recording.processes[0]
-    if not process.samples:
-        return ""
     ids = {*process.batch.event_id[recording.row[ranges]].tolist()}
-    functions = sampled_functions(sample for sample in process.samples if sample.parent in ids)
-    named = [each for each in functions if TORCH_LOADER not in each.name]
-    if not named:
+    own = [sample for sample in process.samples if sample.parent in ids]
+    times = BusyTime(recording.start_ns[ranges], recording.end_ns[ranges])
+    found = [
+        (function, label)
+        for label, samples in [("", own), *_samples_of_workers(recording, times)]
+        for function in sampled_functions(samples)
+        if not _waits(function.name)
+    ]
+    if not found:
         return ""
+    function, label = max(found, key=lambda each: each[0].time)
+    where = f" in {label}" if label else ""
     return (
-        f" `{shorten(named[0].name)}` took most of it: {named[0].count:,} samples found it there."
+        f" `{shorten(function.name)}` ran meanwhile{where}: {function.count:,} samples found it"
+        " there."
     )
+
+
+def _samples_of_workers(
+    recording: Recording, times: BusyTime
+) -> Iterator[tuple[str, list[Sample]]]:
+    """The samples of other processes in these times, with the label of each process."""
+    for process in recording.beside:
+        moments = np.array([sample.time_ns for sample in process.samples], np.int64)
+        is_meanwhile = times.time_during(moments - 1, moments) > 0
+        selected = np.flatnonzero(is_meanwhile).tolist()
+        yield process.label, [process.samples[index] for index in selected]
+
+
+def _waits(function: str) -> bool:
+    """Whether a sampled function waits for batches, or for work that no function of the program
+    asks for.
+    """
+    return TORCH_LOADER in function or function.startswith(WAITS_FOR_WORK)

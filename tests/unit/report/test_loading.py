@@ -47,9 +47,17 @@ def test_the_first_batch_may_be_the_slow_one(name: str, serious: bool) -> None:
     """Of workers it may be their start."""
     first = found(*epoch(9000, *[100] * 9, name=name))["batch"]
     assert first.serious == serious
-    assert "for batch 0 of 10" in first.text
-    later = found(*epoch(*[100] * 9, 9000, name=OF_WORKERS))["batch"]
+    assert "for batch 0 of " in first.text
+    later = found(*epoch(*[100] * 8, 9000, 100, 100, name=OF_WORKERS))["batch"]
     assert later.serious
+
+
+def test_the_call_that_ends_an_epoch_brings_no_batch() -> None:
+    """It waits until workers have ended."""
+    assert "batch" not in found(*epoch(*[100] * 9, 9000, name=OF_WORKERS))
+    ends = Ran(IN_LOOP, 9000, (), {"error": "StopIteration: "})
+    assert "batch" not in found(*epoch(*[100] * 9), ends, *epoch(*[100] * 9))
+    assert "batch" in found(*epoch(*[100] * 9), Ran(IN_LOOP, 9000), *epoch(*[100] * 9))
 
 
 def test_batches_that_differ_are_how_a_loader_works() -> None:

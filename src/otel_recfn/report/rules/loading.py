@@ -59,10 +59,10 @@ def waits_for_data(recording: Recording) -> Finding | None:
 
     The first batch is left out, as workers start with it, and so are slow batches.
     """
-    batches = _batches(recording)
-    is_usual = ~_are_slow(recording.total_ns[batches])
-    is_usual[:1] = False
-    ranges = batches[is_usual]
+    batches = _calls(recording)
+    usual = _batches(recording)
+    usual = usual[~_are_slow(recording.total_ns[usual])]
+    ranges = usual[usual != batches[:1]]
     if not len(ranges):
         return None
     times = recording.total_ns[ranges]
@@ -125,10 +125,23 @@ def has_slow_batches(recording: Recording) -> Finding | None:
     return found._replace(serious=False) if found is not None and may_be_start else found
 
 
+def _calls(recording: Recording) -> Indices:
+    """The calls in which the loop waits for a batch, in order."""
+    calls = recording.outermost(lambda name: name.startswith(LOADER))
+    return calls[np.argsort(recording.start_ns[calls], kind="stable")]
+
+
 def _batches(recording: Recording) -> Indices:
-    """The ranges in which the loop waits for a batch, in order."""
-    batches = recording.outermost(lambda name: name.startswith(LOADER))
-    return batches[np.argsort(recording.start_ns[batches], kind="stable")]
+    """The calls that brought a batch, in order.
+
+    The last one of an epoch brings none, and ends the workers. StopIteration leaves it or, if that
+    isn't recorded, it is the last one of all.
+    """
+    calls = _calls(recording)
+    brings = recording.processes[0].batch.error[recording.row[calls]] == 0
+    if len(calls) > 1 and bool(brings.all()):
+        brings[-1] = WORKERS not in recording.names[int(recording.path[calls[-1]])]
+    return np.asarray(calls[brings])
 
 
 def _are_slow(times: Amounts) -> Mask:

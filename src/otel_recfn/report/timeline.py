@@ -54,25 +54,29 @@ def timeline(recording: Recording, limit: int) -> dict[str, Any]:
         "processes": [process.label for process in recording.processes],
         "whole": end_ns - begin_ns,
         "left_out": len(used) - len(lanes),
-        "memory": _memory_tracks(recording, begin_ns, end_ns),
+        "memory": _memory_tracks(recording, begin_ns, end_ns, limit),
         **{name: column.tolist() for name, column in boxes.items()},
     }
 
 
-def _memory_tracks(recording: Recording, begin_ns: int, end_ns: int) -> list[dict[str, Any]]:
+def _memory_tracks(
+    recording: Recording, begin_ns: int, end_ns: int, limit: int
+) -> list[dict[str, Any]]:
     """The memory in use of each process where it was recorded, from the lowest on: for each part of
     the time line with a change its first time, as a distance from the begin, and its most bytes.
+    There are at most ``limit`` parts in all.
     """
     if not recording.allocated.any():
         return []
     tracks = []
+    parts = max(1, min(BINS, limit) // len(recording.processes))
     for process in range(len(recording.processes)):
         use = memory_use(recording, process)
         if not len(use.nbytes):
             continue
         in_use = use.in_use - min(int(use.in_use.min()), 0)
         time = np.clip(use.time_ns - begin_ns, 0, end_ns - begin_ns)
-        part = time // max(1, (end_ns - begin_ns) // BINS)
+        part = time * parts // max(end_ns - begin_ns + 1, 1)
         first = np.flatnonzero(np.diff(part, prepend=-1))
         most = np.maximum.reduceat(in_use, first)
         tracks.append({"process": process, "at": time[first].tolist(), "bytes": most.tolist()})

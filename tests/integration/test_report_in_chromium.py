@@ -230,7 +230,7 @@ def test_the_longest_call_and_the_slowest_step_lead_to_the_time_line(
 
 
 def test_the_memory_in_use_is_above_the_lanes(page: Page, tmp_path: Path) -> None:
-    step = {"name": "op", "event_id": make_event_id(1, 1), "start_ns": BASE_NS}
+    step = {"source": EventSource.STEP, "event_id": make_event_id(1, 1), "start_ns": BASE_NS}
     report = {"kind": RowKind.MEMORY, "name": "[memory]", "parent": make_event_id(1, 1)}
     rows = [
         {**report, "event_id": make_event_id(1, 2 + number), "nbytes": nbytes}

@@ -5,6 +5,9 @@ newest one of its size, as what a step makes for itself it frees before it ends:
 
     reports   +4 MiB   +1 MiB   -1 MiB   +1 MiB   -4 MiB
     in use       4        5        4        5        1        left: the second block of 1 MiB
+
+PyTorch reports what is freed between operators only in the thread that began the recording, and in
+what runs for it. Of other threads only the allocations would be seen, so these count in no sum.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from otel_recfn.batches.call_paths import Amounts
-from otel_recfn.batches.number_sets import Indices, equals
+from otel_recfn.batches.number_sets import Indices, distinct, equals
 from otel_recfn.model.events import RowKind
+from otel_recfn.report.kinds import BACKWARD, OPERATOR
 from otel_recfn.report.nesting import Numbers
 from otel_recfn.report.ranges import RecordedRanges
 
@@ -53,7 +57,7 @@ class MemoryUse(NamedTuple):
 
 
 def memory_use(recorded: RecordedRanges, process: int) -> MemoryUse:
-    """The changes of the memory of a process."""
+    """The changes of the memory of a process, in threads that report all of them."""
     batch = recorded.processes[process].batch
     rows = np.flatnonzero(equals(batch.kind, RowKind.MEMORY))
     rows = rows[np.argsort(batch.start_ns[rows], kind="stable")]
@@ -62,6 +66,10 @@ def memory_use(recorded: RecordedRanges, process: int) -> MemoryUse:
     order = np.argsort(ids)
     index = np.minimum(np.searchsorted(ids, batch.parent[rows], sorter=order), len(order) - 1)
     is_known = ids[order][index] == batch.parent[rows]
-    return MemoryUse(
+    use = MemoryUse(
         batch.start_ns[rows], batch.nbytes[rows], np.where(is_known, ranges[order][index], -1)
     )
+    in_operator = np.append(np.isin(recorded.kind, (OPERATOR, BACKWARD)), np.False_)[use.range]
+    thread = batch.thread[rows]
+    counted = np.isin(thread, distinct(thread[(use.nbytes < 0) & ~in_operator]))
+    return MemoryUse(*[column[counted] for column in use])

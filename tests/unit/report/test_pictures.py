@@ -221,20 +221,14 @@ def test_memory_counts_to_the_innermost_range() -> None:
 
 
 def test_the_time_line_has_the_memory_in_use() -> None:
-    rows = [
-        {
-            "kind": RowKind.MEMORY,
-            "nbytes": nbytes,
-            "name": "[memory]",
-            "parent": make_event_id(1, 9),
-        }
+    step = make_event_id(1, 9)
+    reports = [
+        {"kind": RowKind.MEMORY, "nbytes": nbytes, "name": "[memory]", "parent": step}
         for nbytes in (-8, 32, 64, -64)
     ]
-    ranges = [
-        *rows,
-        {"event_id": make_event_id(1, 9), "start_ns": BASE_NS, "end_ns": BASE_NS + 4000},
-    ]
-    shown = timeline(Recording([Process("p", make_batch(ranges))]), 100)
+    times = {"start_ns": BASE_NS, "end_ns": BASE_NS + 4000}
+    rows = [*reports, {"event_id": step, "source": EventSource.STEP, **times}]
+    shown = timeline(Recording([Process("p", make_batch(rows))]), 100)
     assert shown["memory"] == [
         {"process": 0, "at": [0, 1000, 2000, 3000], "bytes": [0, 32, 96, 32]}
     ]

@@ -180,6 +180,14 @@ def test_a_loss_that_is_read_now_and_then_is_no_fault() -> None:
     assert list(findings_by_rule(*[Ran("aten::item", 90)] * 32)) == ["sync"]
 
 
+def test_the_module_or_block_that_calls_an_operator_is_named() -> None:
+    asked = Ran("aten::is_nonzero", 90, (Ran("aten::item", 80),))
+    inner = Ran("aten::mine", 90, (Ran("aten::other", 90, (asked,)),))
+    loss = Ran("nn.Module: Loss_0", 90, (inner,), {"source": EventSource.MODULE})
+    text = findings_by_rule(*[loss] * 40)["sync"].text
+    assert "in aten::is_nonzero in aten::other in nn.Module: Loss_0." in text
+
+
 def test_a_read_that_takes_long_waits_for_a_device() -> None:
     """Whose work isn't recorded, so that it may be all that a program can do."""
     reading = Ran(

@@ -298,8 +298,9 @@ def outputs_that_are_kept() -> None:
 def losses_with_their_graphs() -> None:
     model = nn.Sequential(nn.Linear(256, 256), nn.ReLU())
     total = torch.zeros(())
+    batch = torch.ones(512, 256)
     for _ in range(8):
-        total = total + model(torch.ones(512, 256)).square().mean()
+        total = total + model(batch).square().mean()
     assert total.grad_fn is not None
 
 
@@ -318,10 +319,10 @@ def archives_between_steps() -> None:
 
 def a_large_body() -> None:
     model = nn.Linear(64, 64)
-    body = json.dumps([[float(number)] * 64 for number in range(8000)])
-    for _ in range(4):
+    rows = torch.ones(4000, 64)
+    for _ in range(6):
         with step("request"):
-            model(torch.tensor(json.loads(body)[:8]))
+            json.dumps(model(rows).tolist(), indent=1)
 
 
 def a_rank_that_never_comes() -> None:
@@ -359,7 +360,7 @@ PLANTED: list[tuple[str, str, Program]] = [
     ("growth", "aten::linear", outputs_that_are_kept),
     ("growth", "Sequential", losses_with_their_graphs),
     ("outside", "archive: gzip.compress", archives_between_steps),
-    ("outside", "a_large_body: json.loads", a_large_body),
+    ("outside", "a_large_body: json.dumps", a_large_body),
     ("hang", "all_reduce of rank 1", a_rank_that_never_comes),
 ]
 """The rule that finds it, and what the finding names: a function, a module, an operator."""

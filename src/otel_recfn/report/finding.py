@@ -72,6 +72,7 @@ def finding_about(
     text: str,
     next_step: str,
     share: float | None = None,
+    run_share: float | None = None,
     serious: bool | None = None,
 ) -> Finding | None:
     """The finding about these ranges, or None if they took too little time.
@@ -86,13 +87,14 @@ def finding_about(
         next_step: the change to try.
         share: the share of the time that it takes; None: the share that the times have of the wall
             time.
+        run_share: the share that counts; None: ``share`` or, without one, the share of the time in
+            which the program ran.
         serious: whether a change is worth the work; None: it is for a large share.
     """
+    if run_share is None:
+        run_share = recording.run_share(ranges, times) if share is None else share
     if share is None:
         share = recording.share(ranges, times)
-        run_share = recording.run_share(ranges, times)
-    else:
-        run_share = share
     if run_share < MIN_SHARE:
         return None
     if rule not in GPU_RULES:

@@ -108,10 +108,15 @@ class Recording(RecordedRanges):
 
     def step_share(self, ranges: Indices, times: Times | Amounts) -> float:
         """The share of the recorded time of steps that these times are, at most 1; without steps
-        that of the time in which the program ran.
+        that of the time in which the program ran. Where it is known how long these ranges and the
+        steps worked, that is compared.
         """
         if not self.step_ns:
             return self.run_share(ranges, times)
+        steps = np.flatnonzero(self.is_step & self.takes_thread_time)
+        known = self.cpu_ns[np.append(steps, ranges)]
+        if len(steps) and bool((known > 0).all()):
+            return min(float(known[len(steps) :].sum()) / float(known[: len(steps)].sum()), 1.0)
         return min(float(times.sum()) / self.step_ns, 1.0)
 
     def thread_share(self, ranges: Indices, times: Times | Amounts) -> float:

@@ -48,6 +48,17 @@ def test_it_is_serious_from_a_third_of_the_steps(backward_us: int, serious: bool
     assert "of the steps' time" in finding.text
 
 
+def test_time_that_was_worked_counts_where_it_is_known() -> None:
+    """Blocks that wait for a core of other programs are none the slower."""
+    block = {"source": EventSource.MODULE, "cpu_time_ns": 30_000}
+    slow = Ran("nn.Module: Block_0", 100, (), block)
+    step = {"source": EventSource.STEP, "cpu_time_ns": 120_000}
+    finding = found(*[Ran("train", 280, (slow, node("MmBackward0", 180, slow)), step)] * 3)
+    assert finding is not None
+    assert not finding.serious
+    assert ", 25% of the steps' time" in finding.text
+
+
 def test_a_checkpoint_may_call_a_function_without_modules() -> None:
     inner = node("MmBackward0", 300, Ran("aten::mm", 300))
     finding = found(

@@ -155,6 +155,16 @@ def test_a_loop_that_calls_modules_is_found_at_any_depth() -> None:
     assert "in `nn.Module: Reader_0`, which calls 1,500 each time." in found.text
 
 
+def test_tiny_operators_have_their_share_of_the_time_worked() -> None:
+    """Another program may have had the core for the rest."""
+    waits = Ran("predict", 200_000, (reader(500),), {"cpu_time_ns": 16_000_000})
+    found = findings_by_rule(waits)["tiny"]
+    assert found.serious
+    assert found.share == pytest.approx(8.5 / 200, rel=0.1)
+    works = Ran("predict", 200_000, (reader(500),), {"cpu_time_ns": 200_000_000})
+    assert "tiny" not in findings_by_rule(works)
+
+
 def test_a_short_loop_over_modules_is_how_a_model_works() -> None:
     assert "tiny" not in findings_by_rule(reader(333))
     assert "tiny" not in findings_by_rule(*[reader(200)] * 20)

@@ -21,6 +21,7 @@ from otel_recfn.report.labels import call_count, duration, shorten
 from otel_recfn.report.nesting import Numbers
 from otel_recfn.report.recording import Recording
 from otel_recfn.report.rules.loops import MIN_LOOP_CALLS, NO_LOOP, enclosing_loops
+from otel_recfn.report.rules.worked_time import worked_share
 
 TINY_NS = 20_000
 """The time below which an operator computes next to nothing: calling one takes 3 to 10 us, on a
@@ -108,6 +109,7 @@ def tiny_operators(recording: Recording) -> Finding | None:
             f"{_main_loop(recording, loops[counted], times)}"
         ),
         next_step=WHOLE_TENSORS,
+        run_share=worked_share(recording, ranges, times),
     )
 
 

@@ -8,9 +8,9 @@ from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.number_sets import Indices, distinct
 from otel_recfn.model.events import MIN_WAIT_NS
 from otel_recfn.report.finding import SERIOUS_SHARE, WAITING, Finding, finding_about
-from otel_recfn.report.kinds import COMPILATIONS, LOADER
 from otel_recfn.report.labels import duration
 from otel_recfn.report.recording import Recording
+from otel_recfn.report.rules.worked_time import own_waits
 
 FEWER_THREADS = (
     "Have fewer threads of Python, as one alone has the GIL, and fewer threads than cores"
@@ -30,7 +30,7 @@ def is_idle(recording: Recording) -> Finding | None:
     other threads of this program worked meanwhile. Its share is of the threads' time, as many of
     them may wait at once while the run continues.
     """
-    ranges, waited = _own_waits(recording)
+    ranges, waited = own_waits(recording)
     share = recording.thread_share(ranges, waited)
     if share < SERIOUS_SHARE or waited.sum() < MIN_WAIT_NS:
         return None
@@ -79,26 +79,6 @@ def _stands_still(
         next_step=RECORD_AGAIN,
         serious=False,
     )
-
-
-def _own_waits(recording: Recording) -> tuple[Indices, Amounts]:
-    """The ranges whose CPU time is known, outside of loading and compiling, with the time that each
-    waited itself.
-
-    A thread that only waits, as a progress bar's monitor, is made for that, and left out.
-    """
-    known = recording.has_cpu_time & recording.in_working_threads
-    waited = np.where(known, np.maximum(recording.total_ns - recording.cpu_ns, 0), 0)
-    elsewhere = np.zeros(len(recording), np.bool_)
-    elsewhere[recording.outermost(lambda name: name.startswith((LOADER, *COMPILATIONS)))] = True
-    counted = known & (recording.nearest(np.arange(len(recording)), elsewhere) < 0)
-    own = waited.copy()
-    taken = np.where(known, waited, recording.total_ns)
-    inside = np.flatnonzero(counted | elsewhere)
-    enclosing = recording.nearest(recording.parent_in_thread[inside], counted)
-    np.subtract.at(own, enclosing[enclosing >= 0], taken[inside[enclosing >= 0]])
-    timed = np.flatnonzero(counted)
-    return timed, np.maximum(own[timed], 0)
 
 
 def _worked_meanwhile(recording: Recording, ranges: Indices) -> Amounts:

@@ -194,9 +194,11 @@ class RecordedRanges:
 
     def module_or_name(self, position: int) -> str:
         """The name by which users know a range: of a module's call the path in its model, such as
-        ``layers.5``, else the range's own.
+        ``layers.5``, with its class if that is a number; else the range's own.
         """
         path = self.text_in_column("module", position)
+        if path and path.replace(".", "").isdigit():
+            return f"{self.module_class(position)} {path}"
         return path or self.names[int(self.path[position])]
 
     def module_class(self, position: int) -> str:

@@ -89,7 +89,7 @@ def test_modules_with_one_name_are_told_apart_by_their_paths() -> None:
     ]
     finding = found(*[model(*parts)] * 3)
     assert finding is not None
-    assert finding.title.startswith("`4` takes 9 times")
+    assert finding.title.startswith("`Part 4` takes 9 times")
 
 
 def test_two_siblings_have_no_usual_time() -> None:

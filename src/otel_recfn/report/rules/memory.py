@@ -9,7 +9,7 @@ import numpy as np
 from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.number_sets import Indices
 from otel_recfn.report.finding import GROWTH, Finding
-from otel_recfn.report.kinds import OPERATOR
+from otel_recfn.report.kinds import BLOCK, MODULE, OPERATOR
 from otel_recfn.report.labels import byte_count, shorten
 from otel_recfn.report.memory_use import MemoryUse, memory_use
 from otel_recfn.report.nesting import Numbers
@@ -92,6 +92,8 @@ def _steps(recording: Recording) -> _Steps:
         lengths = np.array([step.wall_ns for step in steps], np.int64)
         return _Steps([step.name for step in steps], starts, starts + lengths)
     ranges = np.flatnonzero((recording.parent < 0) & recording.takes_thread_time)
+    calls = ranges[np.isin(recording.kind[ranges], (MODULE, BLOCK))]
+    ranges = calls if len(calls) else ranges
     main = recording.main_path(ranges, np.ones(len(ranges), np.int64))
     ranges = ranges[recording.path[ranges] == main]
     ranges = ranges[np.argsort(recording.start_ns[ranges], kind="stable")]

@@ -96,7 +96,8 @@ def tiny_operators(recording: Recording) -> Finding | None:
     asks = asked * CALLS_PER_SYNC >= _times_found(enclosing)
     counted = (loops != NO_LOOP) & ~asks
     ranges = ranges[counted]
-    times = _times_with_calls(recording, ranges)
+    loops = loops[counted]
+    times = _times_with_calls(recording, ranges) + _times_of_callers(recording, ranges, loops)
     return finding_about(
         recording,
         ranges,
@@ -106,7 +107,7 @@ def tiny_operators(recording: Recording) -> Finding | None:
         text=(
             f"{len(ranges):,} operators in loops take {duration(times.sum() / max(len(ranges), 1))}"
             f" each, most of it to call them; most are {{most}}."
-            f"{_main_loop(recording, loops[counted], times)}"
+            f"{_main_loop(recording, loops, times)}"
         ),
         next_step=WHOLE_TENSORS,
         run_share=worked_share(recording, ranges, times),
@@ -143,6 +144,31 @@ def _times_with_calls(recording: Recording, ranges: Indices) -> Amounts:
     return np.asarray(
         recording.total_ns[ranges] + np.minimum(recording.pauses[ranges], LONGEST_CALL_NS)
     )
+
+
+def _times_of_callers(recording: Recording, ranges: Indices, loops: Numbers) -> Amounts:
+    """The time that calls between a loop and its operators take for themselves, as those of a cell
+    do, divided among the operators in each.
+    """
+    call_ns = np.minimum(recording.pauses, LONGEST_CALL_NS)
+    is_counted = np.zeros(len(recording), np.bool_)
+    is_counted[ranges] = True
+    levels = []
+    callers = np.where(recording.parent[ranges] != loops, recording.parent[ranges], -1)
+    while bool((callers >= 0).any()):
+        levels.append(callers)
+        is_counted[callers[callers >= 0]] = True
+        callers = np.where(callers >= 0, recording.parent[callers], loops)
+        callers = np.where(callers != loops, callers, -1)
+    inner = np.flatnonzero(is_counted & (recording.parent >= 0))
+    inner_ns = np.bincount(recording.parent[inner], call_ns[inner], len(recording))
+    own_ns = np.clip(recording.self_ns - inner_ns, 0, LONGEST_CALL_NS) + call_ns
+    times = np.zeros(len(ranges))
+    for callers in levels:
+        inside = np.flatnonzero(callers >= 0)
+        called = np.bincount(callers[inside], minlength=len(recording))
+        times[inside] += own_ns[callers[inside]] / called[callers[inside]]
+    return times.astype(np.int64)
 
 
 def synchronises(recording: Recording) -> Finding | None:

@@ -148,15 +148,15 @@ def large_products_in_two_threads() -> None:
 
 
 def a_recurrent_network() -> None:
-    model = nn.LSTM(128, 256)
+    model = nn.LSTM(64, 128)
     with torch.no_grad():
-        for _ in range(4):
-            model(torch.ones(100, 32, 128))
+        for _ in range(3):
+            model(torch.ones(50, 32, 64))
 
 
 def a_stack_of_equal_layers() -> None:
-    layers = [nn.TransformerEncoderLayer(128, 4, 512, batch_first=True) for _ in range(6)]
-    trained(nn.Sequential(*layers), [torch.ones(16, 32, 128)] * 3)
+    layers = [nn.TransformerEncoderLayer(64, 4, 256, batch_first=True) for _ in range(6)]
+    trained(nn.Sequential(*layers), [torch.ones(8, 32, 64)] * 3)
 
 
 def gradients_that_add_up() -> None:
@@ -199,13 +199,12 @@ def two_optimizers() -> None:
 
 def a_cache_with_room() -> None:
     """Its room is made once."""
-    layer = nn.Linear(WIDTH, WIDTH)
+    model = perceptron()
     cache = torch.zeros(64, 128, WIDTH)
     with torch.inference_mode():
         for number in range(8):
             with step("decode", number):
-                cache[number] = layer(torch.ones(128, WIDTH))
-                cache[: number + 1].mean(0) @ layer.weight
+                cache[number] = model(torch.ones(128, WIDTH))
 
 
 def requests_that_wait() -> None:
@@ -224,9 +223,9 @@ def requests_that_wait() -> None:
 
 
 def data_in_memory() -> None:
-    rows = TensorDataset(torch.ones(2048, WIDTH))
-    model = nn.Sequential(*[perceptron() for _ in range(8)])
-    trained(model, (batch for (batch,) in DataLoader(rows, batch_size=512)))
+    rows = TensorDataset(torch.ones(1024, WIDTH))
+    model = nn.Sequential(*[perceptron() for _ in range(4)])
+    trained(model, (batch for (batch,) in DataLoader(rows, batch_size=256)))
 
 
 def a_scripted_model() -> None:

@@ -301,7 +301,7 @@ def test_a_phone(page: Page, tmp_path: Path) -> None:
         tmp_path / "r.html",
         Report([Process("p", steps())], "a_rather_long_name_of_a_file_" * 3).html(),
     )
-    for tab in ("flame", "timeline", "table"):
+    for tab in ("flame", "timeline", "table", "slowest"):
         page.ask(f"document.getElementById('tab-{tab}').click()")
         assert page.ask("document.documentElement.scrollWidth") <= 360
     page.ask("document.getElementById('tab-flame').click()")

@@ -40,14 +40,15 @@ const flamePicture = picture($("flame").querySelector(".picture"), flameSource);
 
 // --- the memory in use, above the lanes
 const mostBytes = (track) => track.bytes.reduce((most, count) => Math.max(most, count), 1);
-const memoryTitle = (track) => `${ofProcess(track.process)}memory in use, at most ${bytes(mostBytes(track))}`;
+const memoryTitle = (track) => `${ofProcess(track.process)}Memory in use, at most ${bytes(mostBytes(track))}`;
 const drawMemory = (context, track, x, pixels, top) => {
   const tall = MEMORY_ROWS * ROW - 2,
     scale = tall / mostBytes(track);
   context.fillStyle = colours.kinds[0];
   track.at.forEach((at, index) => {
-    const left = Math.max(x(at), 0),
-      right = Math.min(index + 1 < track.at.length ? x(track.at[index + 1]) : pixels, pixels);
+    // whole pixels, so that nothing shines through between neighbours
+    const left = Math.round(Math.max(x(at), 0)),
+      right = Math.round(Math.min(index + 1 < track.at.length ? x(track.at[index + 1]) : pixels, pixels));
     const high = track.bytes[index] * scale;
     if (right > 0 && left < pixels) context.fillRect(left, top + tall - high, Math.max(right - left, 1), high);
   });

@@ -23,7 +23,7 @@ from otel_recfn.batches.number_sets import Indices
 from otel_recfn.batches.sampled_functions import sampled_functions
 from otel_recfn.model.batch import Sample
 from otel_recfn.report.finding import Finding, finding_about
-from otel_recfn.report.kinds import LOADER
+from otel_recfn.report.kinds import LOADER, LOADER_MODULES
 from otel_recfn.report.labels import duration, shorten
 from otel_recfn.report.nesting import Mask
 from otel_recfn.report.recording import Recording
@@ -39,8 +39,6 @@ MIN_BATCHES = 4
 """The minimum number of batches of which one may be slow: three others show what is usual."""
 WORKERS = "MultiProcessing"
 """A part of the name of an iterator that waits for worker processes."""
-TORCH_LOADER = "torch.utils.data."
-"""The beginning of the module whose functions say nothing of a dataset."""
 
 FASTER_WORKERS = (
     "Do less for a sample, or give the DataLoader persistent_workers=True or more num_workers."
@@ -199,4 +197,4 @@ def _waits(function: str) -> bool:
     """Whether a sampled function waits for batches, or for work that no function of the program
     asks for.
     """
-    return TORCH_LOADER in function or function.startswith(WAITS_FOR_WORK)
+    return LOADER_MODULES in function or function.startswith(WAITS_FOR_WORK)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -104,6 +106,24 @@ def test_ranges_of_the_program_are_sampled_and_operators_are_not() -> None:
         wait_until(lambda: bool(names(prof, "range")))
     assert any("in_range" in name for name in names(prof, "range"))
     assert not names(prof, "operator")
+
+
+def test_what_a_function_has_is_freed_when_it_returns() -> None:
+    """Also while there is no garbage collection."""
+    had: list[weakref.ref[Pictures]] = []
+
+    def have(done: threading.Event) -> None:
+        pictures = Pictures(done)
+        had.append(weakref.ref(pictures))
+        pictures[0]
+
+    gc.disable()
+    try:
+        with profile() as prof, running(have):
+            wait_until(lambda: "Pictures.__getitem__" in names(prof))
+        wait_until(lambda: had[0]() is None)
+    finally:
+        gc.enable()
 
 
 def test_a_thread_that_records_nothing_is_not_followed() -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import tempfile
+import threading
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from helpers.timeouts import PATIENCE_S
 from otel_recfn import record_function, step
@@ -127,6 +131,112 @@ def compiled_and_warm() -> None:
         compiled(torch.ones(256, WIDTH)).sum().backward()
 
 
+def large_products_in_two_threads() -> None:
+    """Each has the cores that it gets."""
+    torch.ones(64, 64) @ torch.ones(64, 64)
+
+    def multiply() -> None:
+        x = torch.ones(1024, 1024)
+        for _ in range(8):
+            x @ x
+
+    threads = [threading.Thread(target=multiply) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def a_recurrent_network() -> None:
+    model = nn.LSTM(64, 128)
+    with torch.no_grad():
+        for _ in range(3):
+            model(torch.ones(50, 32, 64))
+
+
+def a_stack_of_equal_layers() -> None:
+    layers = [nn.TransformerEncoderLayer(64, 4, 256, batch_first=True) for _ in range(6)]
+    trained(nn.Sequential(*layers), [torch.ones(8, 32, 64)] * 3)
+
+
+def gradients_that_add_up() -> None:
+    model = perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number in range(3):
+        with step("train", number):
+            for _ in range(4):
+                model(torch.ones(256, WIDTH)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def one_checkpoint_of_many_layers() -> None:
+    blocks = [perceptron() for _ in range(6)]
+    for number in range(4):
+        with step("train", number):
+            x = checkpoint(blocks[0], torch.ones(256, WIDTH), use_reentrant=False)
+            for block in blocks[1:]:
+                x = block(x)
+            x.square().mean().backward()
+
+
+def layers_of_many_sizes() -> None:
+    sizes = [64, 64, 64, 64, 4096, 64]
+    layers = [nn.Linear(one, other) for one, other in pairwise(sizes)]
+    trained(nn.Sequential(*layers), [torch.ones(1024, 64)] * 4)
+
+
+def two_optimizers() -> None:
+    models = [perceptron() for _ in range(2)]
+    optimizers = [torch.optim.Adam(model.parameters()) for model in models]
+    for number in range(4):
+        with step("train", number):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                model(torch.ones(256, WIDTH)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def a_cache_with_room() -> None:
+    """Its room is made once."""
+    model = perceptron()
+    cache = torch.zeros(64, 128, WIDTH)
+    with torch.inference_mode():
+        for number in range(8):
+            with step("decode", number):
+                cache[number] = model(torch.ones(128, WIDTH))
+
+
+def requests_that_wait() -> None:
+    """They wait for others most of the time, all at once."""
+    model = perceptron().eval()
+
+    async def answer() -> None:
+        with torch.inference_mode():
+            model(torch.ones(128, WIDTH))
+        await asyncio.sleep(0.02)
+
+    async def serve() -> None:
+        await asyncio.gather(*[answer() for _ in range(20)])
+
+    asyncio.run(serve())
+
+
+def data_in_memory() -> None:
+    rows = TensorDataset(torch.ones(1024, WIDTH))
+    model = nn.Sequential(*[perceptron() for _ in range(4)])
+    trained(model, (batch for (batch,) in DataLoader(rows, batch_size=256)))
+
+
+def a_table_of_many_rows() -> None:
+    table = nn.EmbeddingBag(10_000, WIDTH, sparse=True)
+    model = perceptron()
+    for number in range(4):
+        with step("train", number):
+            rows = table(torch.ones(256, 20, dtype=torch.long))
+            model(rows).square().mean().backward()
+
+
 HEALTHY: list[Callable[[], None]] = [
     a_training_loop,
     a_generation,
@@ -137,4 +247,15 @@ HEALTHY: list[Callable[[], None]] = [
     under_autocast,
     a_servers_requests,
     compiled_and_warm,
+    large_products_in_two_threads,
+    a_recurrent_network,
+    a_stack_of_equal_layers,
+    gradients_that_add_up,
+    one_checkpoint_of_many_layers,
+    layers_of_many_sizes,
+    two_optimizers,
+    a_cache_with_room,
+    requests_that_wait,
+    data_in_memory,
+    a_table_of_many_rows,
 ]

@@ -14,7 +14,7 @@ import pytest
 from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from helpers.chromium import Page, chromium
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import EventSource, RecordScope, make_event_id
+from otel_recfn.model.events import EventSource, RecordScope, RowKind, make_event_id
 from otel_recfn.report.finding import Finding
 from otel_recfn.report.process import Process
 from otel_recfn.report.report import Report
@@ -209,6 +209,41 @@ def test_the_table_is_sorted_and_leads_to_the_flame_graph(page: Page, tmp_path: 
     assert "aten::addmm" in detail(page)
 
 
+def test_the_longest_call_and_the_slowest_step_lead_to_the_time_line(
+    page: Page, tmp_path: Path
+) -> None:
+    opened(page, tmp_path / "r.html", Report([Process("p", steps())]).html())
+    at = "document.getElementById('tab-timeline').getAttribute('aria-selected')"
+    page.ask("document.getElementById('tab-table').click()")
+    page.ask("[...document.querySelectorAll('#table td .as-link')].at(1).click()")
+    assert page.ask(at) == "true"
+    assert "aten::addmm" in detail(page)
+    assert not is_whole(page)
+    page.ask("document.getElementById('tab-slowest').click()")
+    rows = page.ask(
+        "[...document.querySelectorAll('#slowest tbody tr')].map((row) => row.innerText)"
+    )
+    assert len(rows) == 4
+    page.ask("document.querySelectorAll('#slowest .as-link')[2].click()")
+    assert page.ask(at) == "true"
+    assert "train #2" in detail(page)
+
+
+def test_the_memory_in_use_is_above_the_lanes(page: Page, tmp_path: Path) -> None:
+    step = {"source": EventSource.STEP, "event_id": make_event_id(1, 1), "start_ns": BASE_NS}
+    report = {"kind": RowKind.MEMORY, "name": "[memory]", "parent": make_event_id(1, 1)}
+    rows = [
+        {**report, "event_id": make_event_id(1, 2 + number), "nbytes": nbytes}
+        for number, nbytes in enumerate([1 << 20, 1 << 22, -(1 << 22)])
+    ]
+    batch = make_batch([*rows, {**step, "end_ns": BASE_NS + 4000}])
+    opened(page, tmp_path / "r.html", Report([Process("p", batch)]).html())
+    page.ask("document.getElementById('tab-timeline').click()")
+    assert "Memory in use" in page.ask("document.getElementById('meaning').innerText")
+    press_in(page, "timeline", "ArrowDown")
+    assert "Length" in detail(page)
+
+
 def test_a_finding_leads_to_its_frame(
     page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +301,7 @@ def test_a_phone(page: Page, tmp_path: Path) -> None:
         tmp_path / "r.html",
         Report([Process("p", steps())], "a_rather_long_name_of_a_file_" * 3).html(),
     )
-    for tab in ("flame", "timeline", "table"):
+    for tab in ("flame", "timeline", "table", "slowest"):
         page.ask(f"document.getElementById('tab-{tab}').click()")
         assert page.ask("document.documentElement.scrollWidth") <= 360
     page.ask("document.getElementById('tab-flame').click()")

@@ -66,6 +66,8 @@ class StepTime(NamedTuple):
     """With its number, such as ``train#3``."""
     wall_ns: int
     outside_ns: int
+    start_ns: int = 0
+    """In Unix nanoseconds."""
 
 
 class _Step(NamedTuple):
@@ -121,7 +123,7 @@ class ThreadTime(NamedTuple):
         most = max(self.steps, key=lambda step: step.outside_ns)
         wall_us, outside_us = (
             sum(times) / len(self.steps) / 1000
-            for times in zip(*[step[1:] for step in self.steps], strict=True)
+            for times in zip(*[(step.wall_ns, step.outside_ns) for step in self.steps], strict=True)
         )
         return (
             f"{len(self.steps):,} steps in {self.name}: {time_in(wall_us)} each on average,"
@@ -285,7 +287,7 @@ def _thread_time(
         thread_label(track),
         length_ns,
         outside_ns,
-        list(map(StepTime, names, step_lengths, step_outside)),
+        list(map(StepTime, names, step_lengths, step_outside, starts[1:].tolist())),
         length_ns - int(in_any[0]),
     )
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.number_sets import Indices
+from otel_recfn.report.kinds import BLOCK, MODULE, PYTHON
 from otel_recfn.report.labels import shorten
 from otel_recfn.report.python_lines import main_line
 from otel_recfn.report.recording import Recording
@@ -19,8 +20,12 @@ WAITING = "cpu"
 """The rule whose findings may be the fault of other programs."""
 HANG = "hang"
 """The rule whose findings come first."""
+GROWTH = "growth"
+"""The rule whose findings take memory and no time."""
 GPU_WAITS = "gpu"
 GPU_START = "gpu_start"
+CALLERS = (MODULE, BLOCK, PYTHON)
+"""The kinds of ranges that users know as their own."""
 GPU_RULES = (GPU_WAITS, GPU_START)
 """The rules whose findings are about the GPU, and say themselves how busy it was."""
 
@@ -52,7 +57,7 @@ class Finding(NamedTuple):
     @property
     def headline(self) -> str:
         """The title, with the share of the time unless that is of no use."""
-        if self.rule == HANG:
+        if self.rule in (HANG, GROWTH):
             return self.title
         return f"{self.title}, {self.share:.0%} of the time"
 
@@ -67,6 +72,7 @@ def finding_about(
     text: str,
     next_step: str,
     share: float | None = None,
+    run_share: float | None = None,
     serious: bool | None = None,
 ) -> Finding | None:
     """The finding about these ranges, or None if they took too little time.
@@ -77,17 +83,18 @@ def finding_about(
         times: the time that each of them takes.
         rule: the word for the finding's kind.
         title: its title.
-        text: the evidence. ``{most}`` in it becomes the main path of the ranges.
+        text: the evidence. ``{most}`` in it becomes the place of most of their time.
         next_step: the change to try.
         share: the share of the time that it takes; None: the share that the times have of the wall
             time.
+        run_share: the share that counts; None: ``share`` or, without one, the share of the time in
+            which the program ran.
         serious: whether a change is worth the work; None: it is for a large share.
     """
+    if run_share is None:
+        run_share = recording.run_share(ranges, times) if share is None else share
     if share is None:
         share = recording.share(ranges, times)
-        run_share = recording.run_share(ranges, times)
-    else:
-        run_share = share
     if run_share < MIN_SHARE:
         return None
     if rule not in GPU_RULES:
@@ -97,7 +104,7 @@ def finding_about(
     on_main_path = recording.path[ranges] == main
     return Finding(
         title=title,
-        text=text.replace("{most}", " in ".join(map(shorten, reversed(anchor[-2:])))),
+        text=text.replace("{most}", _place(recording, main)),
         share=share,
         next_step=next_step,
         anchor=anchor,
@@ -105,6 +112,22 @@ def finding_about(
         code=shorten(main_line(recording, ranges[on_main_path], times[on_main_path])),
         rule=rule,
     )
+
+
+def _place(recording: Recording, path: int) -> str:
+    """The last name of a path and the one around it and, if that is an operator, the module, block
+    or function that called it.
+    """
+    parents = recording.paths.parent
+    names = [recording.names[path]]
+    enclosing = int(parents[path])
+    if enclosing >= 0:
+        names.append(recording.names[enclosing])
+    while enclosing >= 0 and recording.path_kind[enclosing] not in CALLERS:
+        enclosing = int(parents[enclosing])
+        if enclosing >= 0 and recording.path_kind[enclosing] in CALLERS:
+            names.append(recording.names[enclosing])
+    return " in ".join(map(shorten, names))
 
 
 def busy_share(recording: Recording) -> float:

@@ -14,9 +14,13 @@ from otel_recfn.report.recording import Recording
 from otel_recfn.report.rules.compilations import compiles
 from otel_recfn.report.rules.gpu import starts_the_gpu, waits_for_the_gpu
 from otel_recfn.report.rules.hangs import hangs
+from otel_recfn.report.rules.loading import has_slow_batches, waits_for_data
+from otel_recfn.report.rules.memory import memory_grows
 from otel_recfn.report.rules.operators import churns, copies, synchronises, tiny_operators
 from otel_recfn.report.rules.outside import runs_outside
-from otel_recfn.report.rules.waiting import is_idle, waits_for_data
+from otel_recfn.report.rules.recomputation import recomputes
+from otel_recfn.report.rules.siblings import is_slow_sibling
+from otel_recfn.report.rules.waiting import is_idle
 
 MAX_FINDINGS = 5
 """The maximum number of findings: more at once would hide the important ones."""
@@ -27,12 +31,16 @@ RULES: tuple[Rule, ...] = (
     waits_for_the_gpu,
     starts_the_gpu,
     waits_for_data,
+    has_slow_batches,
     is_idle,
     compiles,
     synchronises,
     copies,
     churns,
+    memory_grows,
     tiny_operators,
+    recomputes,
+    is_slow_sibling,
     runs_outside,
 )
 

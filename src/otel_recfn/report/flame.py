@@ -41,6 +41,7 @@ def flame(recording: Recording, limit: int) -> dict[str, Any]:
         "self": sums.self_ns,
         "mean": sums.total_ns // np.maximum(sums.count, 1),
         "longest": sums.longest_ns,
+        "longest_at": recording.begin_offsets(recording.longest_of(path, frames)),
         "cpu": cpu_ns,
         "allocated": allocated,
         "kind": recording.path_kind,
@@ -104,7 +105,8 @@ def table(recording: Recording, limit: int | None = None) -> dict[str, Any]:
     """The ranges summed up by name, those with most time for themselves first.
 
     ``shared`` is the part of that in the run's time, ``whole``, in which no moment counts twice;
-    ``left_out`` is how many names are not in it.
+    ``longest_at`` is where the longest range begins in the time line; ``left_out`` is how many
+    names are not in it.
     """
     count = int(recording.label.max(initial=-1)) + 1
     # Otherwise annotations on a GPU would count to the blocks of the CPU.
@@ -124,6 +126,8 @@ def table(recording: Recording, limit: int | None = None) -> dict[str, Any]:
         "longest": sums.longest_ns,
     }
     columns |= {"allocated": allocated, "kind": kind}
+    longest = recording.longest_of(np.where(is_displayed, recording.label, count), count + 1)
+    columns["longest_at"] = recording.begin_offsets(longest[:count])
     columns["shared"] = np.rint(
         np.bincount(recording.label, recording.shared_time.own_ns, count)
     ).astype(np.int64)

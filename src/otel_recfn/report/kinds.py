@@ -40,6 +40,8 @@ _SOURCE_KIND = {
 LOADER = "enumerate(DataLoader)#"
 COMPILATIONS = ("torch.compile: ", "_compile.compile_inner (dynamo_timed)")
 """The beginnings of the names of ranges that load data, and of those that compile."""
+LOADER_MODULES = "torch.utils.data."
+"""The beginning of the modules whose functions wait for batches, or for the work of making one."""
 SYNCS = {"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero"}
 """The operators that give Python the value of a tensor."""
 COPIES = {"aten::to", "aten::_to_copy", "aten::copy_", "aten::contiguous", "aten::clone"}

@@ -28,3 +28,16 @@ def duration(ns: float) -> str:
         if ns >= unit:
             return f"{ns / unit:.3g} {name}"
     return f"{ns / 1000:.3g} us"
+
+
+def call_count(count: int) -> str:
+    """A number of calls as text."""
+    return "1 call" if count == 1 else f"{count:,} calls"
+
+
+def byte_count(count: int) -> str:
+    """A number of bytes as text, in the unit that fits."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:,.3g} {name}"
+    return f"{count:,} bytes"

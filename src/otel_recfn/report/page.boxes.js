@@ -112,15 +112,17 @@ for (let box = 0; box < boxes; box++) {
 const deepest = timeline.lanes.map(() => 0);
 for (let box = 0; box < boxes; box++)
   deepest[timeline.lane[box]] = Math.max(deepest[timeline.lane[box]], timeline.depth[box] + 1);
+const MEMORY_ROWS = 3; // below the title of the track
+const memoryRow = timeline.memory.map((_, track) => track * (MEMORY_ROWS + 1));
 const laneRow = [];
-let laneRows = 0;
+let laneRows = timeline.memory.length * (MEMORY_ROWS + 1);
 for (const depth of deepest) {
   laneRow.push(laneRows);
   laneRows += depth + 1;
 }
 const boxName = (box) => (timeline.name[box] < 0 ? `${plural(timeline.count[box], "range")}` : nameOf(timeline.name[box]));
-const laneName = (lane) =>
-  (timeline.processes.length > 1 ? timeline.processes[timeline.lanes[lane].process] + ": " : "") + timeline.lanes[lane].thread;
+const ofProcess = (process) => (timeline.processes.length > 1 ? timeline.processes[process] + ": " : "");
+const laneName = (lane) => ofProcess(timeline.lanes[lane].process) + timeline.lanes[lane].thread;
 
 // --- colours
 let colours = {};

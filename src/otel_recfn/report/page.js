@@ -36,12 +36,30 @@ const showDetail = (self, box) => {
   way.append(make("b", {textContent: self.source.name(last)}));
   const numbers = self.source
     .numbers(box)
-    .map(([title, value]) => make("div", null, make("dt", {textContent: title}), make("dd", {textContent: value})));
+    .map(([title, value, click]) =>
+      make("div", null, make("dt", {textContent: title}), make("dd", null, click ? asLink(value, click, IN_TIME) : value)),
+    );
   panel.replaceChildren(
     make("button", {className: "show", type: "button", textContent: "Zoom to it", click: () => self.zoomTo(box)}),
     way,
     make("dl", null, ...numbers),
   );
+};
+
+const IN_TIME = "Show it in the time line";
+const asLink = (text, click, title) => make("button", {className: "as-link", type: "button", title, textContent: text, click});
+
+/* Shows a part of the time line, and the box that is that part, if it is drawn by itself. */
+const showMoment = (start, length) => {
+  show("timeline");
+  const box = all.find((each) => boxStart[each] === start && boxEnd[each] === start + length && timeline.name[each] >= 0);
+  if (box !== undefined) timelinePicture.zoomTo(box);
+  else {
+    timelinePicture.choose(-1);
+    timelinePicture.go(start - length * timelineSource.margin, start + length * (1 + timelineSource.margin));
+  }
+  $("timeline").scrollIntoView({block: "nearest"});
+  timelinePicture.host.focus({preventScroll: true});
 };
 
 // --- the search for names
@@ -183,10 +201,40 @@ const cell = (row, key, text) => {
       ),
     );
   }
+  if (key === "longest")
+    return make(
+      "td",
+      null,
+      asLink(text(table.longest[row]), () => showMoment(table.longest_at[row], table.longest[row]), IN_TIME),
+    );
   if (key !== "self") return make("td", {textContent: text(table[key][row]) || ""});
   const bar = make("i");
   bar.style.width = `${Math.min(100, Math.max(0, (100 * table.self[row]) / mostSelf))}%`;
   return make("td", {className: "share-bar"}, `${time(table.self[row])}  `, make("span", null, bar));
+};
+
+// --- the steps, the slowest first
+const fillSteps = () => {
+  const severalProcesses = data.facts.processes > 1,
+    slowest = Math.max(1, ...data.steps.map((each) => each.wall));
+  const head = ["Step", ...(severalProcesses ? ["Process"] : []), "Thread", "Wall", "Outside PyTorch", "Outside\u00a0%"];
+  const body = data.steps.map((each) => {
+    const bar = make("i");
+    bar.style.width = `${(100 * each.wall) / slowest}%`;
+    return make(
+      "tr",
+      null,
+      make("td", null, asLink(each.name, () => showMoment(each.start, each.wall), IN_TIME)),
+      ...(severalProcesses ? [make("td", {textContent: each.process})] : []),
+      make("td", {textContent: each.thread}),
+      make("td", {className: "share-bar"}, `${time(each.wall)}  `, make("span", null, bar)),
+      make("td", {textContent: time(each.outside)}),
+      make("td", {textContent: percent(each.outside, each.wall)}),
+    );
+  });
+  const titles = make("tr", null, ...head.map((title) => make("th", {scope: "col", textContent: title})));
+  $("tab-slowest").hidden = !data.steps.length;
+  $("slowest").replaceChildren(make("table", null, make("thead", null, titles), make("tbody", null, ...body)));
 };
 
 /* Shows the widest frame whose path ends with these names. */
@@ -222,7 +270,7 @@ const showFindings = () => {
         const item = make(
           "li",
           {className: finding.serious ? "serious" : ""},
-          make("span", {className: "share", textContent: `${Math.round(100 * finding.share)}\u00a0%`}),
+          make("span", {className: "share", textContent: finding.share ? `${Math.round(100 * finding.share)}\u00a0%` : ""}),
           title,
           make(
             "details",
@@ -262,9 +310,10 @@ const tools = () => {
   $("widths").hidden = current !== "flame";
 };
 
+const TABS = ["flame", "timeline", "table", "slowest"];
 const show = (name) => {
   current = name;
-  for (const other of ["flame", "timeline", "table"]) {
+  for (const other of TABS) {
     $(other).hidden = other !== name;
     $(`tab-${other}`).setAttribute("aria-selected", other === name);
     $(`tab-${other}`).tabIndex = other === name ? 0 : -1;
@@ -272,8 +321,7 @@ const show = (name) => {
   const keys = KEYS[name].flatMap(([key, does]) => [make("kbd", {textContent: key}), ` ${does}   `]);
   $("meaning").replaceChildren(
     ...MEANING[name].flatMap(([title, text]) => [make("dt", {textContent: title}), make("dd", {textContent: text})]),
-    make("dt", {textContent: "Keys"}),
-    make("dd", null, ...keys),
+    ...(keys.length ? [make("dt", {textContent: "Keys"}), make("dd", null, ...keys)] : []),
   );
   if (pictures[name]) {
     pictures[name].resize();
@@ -321,6 +369,7 @@ const begin = () => {
     if (name !== "memory" || facts.memory) $("width").append(make("option", {value: name, textContent: one.title}));
   showFindings();
   showSentences();
+  fillSteps();
 
   const themes = ["system", "light", "dark"];
   let theme = 0;
@@ -332,7 +381,7 @@ const begin = () => {
     $(id).addEventListener("click", () => pictures[current][onTool[id]](id === "in" ? 0.6 : 1.67));
   $("previous").addEventListener("click", () => goToStep(-1));
   $("next").addEventListener("click", () => goToStep(1));
-  const tabs = ["flame", "timeline", "table"];
+  const tabs = TABS.filter((name) => !$(`tab-${name}`).hidden);
   tabs.forEach((name, at) => {
     $(`tab-${name}`).addEventListener("click", () => show(name));
     $(`tab-${name}`).addEventListener("keydown", (event) => {

@@ -24,7 +24,10 @@ const flameSource = {
     told.push(["Self", time(flame.self[frame])]);
     if (calls) told.push(["Calls", number(calls)]);
     if (calls > 1 && flame.name[frame] >= 0)
-      told.push(["Mean", time(flame.mean[frame])], ["Longest", time(flame.longest[frame])]);
+      told.push(
+        ["Mean", time(flame.mean[frame])],
+        ["Longest", time(flame.longest[frame]), () => showMoment(flame.longest_at[frame], flame.longest[frame])],
+      );
     if (flame.cpu[frame] >= 0)
       told.push(["Worked", `${time(flame.cpu[frame])}, ${percent(flame.cpu[frame], flame.total[frame])}`]);
     if (WIDTHS.memory.of[frame]) told.push(["Allocated", bytes(WIDTHS.memory.of[frame])]);
@@ -34,6 +37,22 @@ const flameSource = {
 };
 const wholeTime = below[frames].reduce((total, frame) => total + flame.total[frame], 0);
 const flamePicture = picture($("flame").querySelector(".picture"), flameSource);
+
+// --- the memory in use, above the lanes
+const mostBytes = (track) => track.bytes.reduce((most, count) => Math.max(most, count), 1);
+const memoryTitle = (track) => `${ofProcess(track.process)}Memory in use, at most ${bytes(mostBytes(track))}`;
+const drawMemory = (context, track, x, pixels, top) => {
+  const tall = MEMORY_ROWS * ROW - 2,
+    scale = tall / mostBytes(track);
+  context.fillStyle = colours.kinds[0];
+  track.at.forEach((at, index) => {
+    // whole pixels, so that nothing shines through between neighbours
+    const left = Math.round(Math.max(x(at), 0)),
+      right = Math.round(Math.min(index + 1 < track.at.length ? x(track.at[index + 1]) : pixels, pixels));
+    const high = track.bytes[index] * scale;
+    if (right > 0 && left < pixels) context.fillRect(left, top + tall - high, Math.max(right - left, 1), high);
+  });
+};
 
 const boxAround = (box) => {
   let found = -1;
@@ -96,14 +115,19 @@ const timelineSource = {
     }
     context.globalAlpha = 1;
     context.font = "600 12px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
-    laneRow.forEach((row, lane) => {
+    const title = (text, row) => {
       const y = AXIS + row * ROW - scrolled;
       if (y < -ROW || y > height) return;
       context.fillStyle = colours.raised;
       context.fillRect(0, y, pixels, ROW);
       context.fillStyle = colours.ink;
-      context.fillText(laneName(lane), 6, y + ROW / 2);
+      context.fillText(text, 6, y + ROW / 2);
+    };
+    timeline.memory.forEach((track, index) => {
+      title(memoryTitle(track), memoryRow[index]);
+      drawMemory(context, track, x, pixels, AXIS + (memoryRow[index] + 1) * ROW - scrolled);
     });
+    laneRow.forEach((row, lane) => title(laneName(lane), row));
     context.font = "12px system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif";
   },
   over: (context, self, x, pixels) => {
@@ -196,12 +220,18 @@ const MEANING = {
       "The share of the wall time. If several threads work at once, each has a part of the moment; a GPU and threads that only wait have none.",
     ],
     ["Total", "Time from begin to end, of all calls together. Where a call of that name runs in another, both count."],
-    ["Mean, longest", "Time of one call, from begin to end."],
+    ["Mean, longest", "Time of one call, from begin to end. The longest one leads to its place in the time line."],
+  ],
+  slowest: [
+    ["Wall", "Time from begin to end of a step, the slowest first. Its name leads to its place in the time line."],
+    ["Outside PyTorch", "The part in which its thread had no range: Python between operators, files, or waiting."],
   ],
 };
 if (data.facts.memory)
   for (const name of ["flame", "table"])
     MEANING[name].push(["Allocated", "Bytes that were allocated, whether or not they were freed again."]);
+if (timeline.memory.length)
+  MEANING.timeline.push(["Memory in use", "What PyTorch allocated and had not freed, beyond the least of the recording."]);
 if (timeline.left_out) MEANING.timeline.push(["Left out", `${plural(timeline.left_out, "thread")} that did least.`]);
 const KEYS = {
   flame: [
@@ -220,4 +250,5 @@ const KEYS = {
     ["/", "find"],
   ],
   table: [["/", "find"]],
+  slowest: [],
 };

@@ -9,6 +9,7 @@ import numpy as np
 
 from otel_recfn.batches.call_paths import Amounts, PathSums, Ranges, range_sums
 from otel_recfn.batches.number_sets import Indices, nearest
+from otel_recfn.batches.span_names import class_in_name
 from otel_recfn.model.events import INT64
 from otel_recfn.report.activities import WORK, Activity
 from otel_recfn.report.columns import join_columns
@@ -23,6 +24,7 @@ class RecordedRanges:
 
     Args:
         processes: in their batches a row stands before the one around it, as a drain closes them.
+        beside: other processes of the run, whose ranges it doesn't have.
 
     Attributes:
         lanes: the process and the name of each thread.
@@ -38,8 +40,9 @@ class RecordedRanges:
             process -1.
     """
 
-    def __init__(self, processes: Sequence[Process]) -> None:
+    def __init__(self, processes: Sequence[Process], beside: Sequence[Process] = ()) -> None:
         self.processes = processes
+        self.beside = beside
         columns = join_columns(processes)
         self.lanes = columns.lanes
         self.spans = columns.spans
@@ -78,6 +81,11 @@ class RecordedRanges:
     def end_ns(self) -> Numbers:
         """The end of each range, in Unix nanoseconds."""
         return np.asarray(self.start_ns + self.total_ns)
+
+    @cached_property
+    def begin_ns(self) -> int:
+        """The first begin of a range or span, from which the time line counts."""
+        return int(min(self.start_ns.min(), self.spans.start_ns.min(initial=INT64.stop - 1)))
 
     @property
     def is_marker(self) -> Mask:
@@ -134,6 +142,19 @@ class RecordedRanges:
         columns = Ranges(self.row, self.parent, self.total_ns, self.self_ns, waited)
         return range_sums(group, groups, columns)
 
+    def longest_of(self, group: Indices, groups: int) -> Indices:
+        """The longest range of each group, given the number of each range's group; -1 of those
+        without ranges.
+        """
+        longest = np.full(groups, -1, np.int64)
+        order = np.argsort(self.total_ns, kind="stable")
+        longest[group[order]] = order
+        return longest
+
+    def begin_offsets(self, ranges: Indices) -> Numbers:
+        """The nanoseconds from the begin of the time line to that of each range; 0 for -1."""
+        return np.where(ranges >= 0, self.start_ns[ranges] - self.begin_ns, 0)
+
     def has_name(self, is_wanted: Callable[[str], bool]) -> Mask:
         """Whether each range has a wanted name."""
         return np.array([is_wanted(name) for name in self.names], np.bool_)[self.path]
@@ -170,6 +191,20 @@ class RecordedRanges:
             names.append(self.names[path])
             path = int(self.paths.parent[path])
         return tuple(reversed(names))
+
+    def module_or_name(self, position: int) -> str:
+        """The name by which users know a range: of a module's call the path in its model, such as
+        ``layers.5``, with its class if that is a number; else the range's own.
+        """
+        path = self.text_in_column("module", position)
+        if path and path.replace(".", "").isdigit():
+            return f"{self.module_class(position)} {path}"
+        return path or self.names[int(self.path[position])]
+
+    def module_class(self, position: int) -> str:
+        """The class of the module that a range is a call of."""
+        name = self.names[int(self.path[position])]
+        return self.text_in_column("module_class", position) or class_in_name(name)
 
     def text_in_column(self, column: str, position: int) -> str:
         """The text of a range in this column of its batch."""

@@ -100,6 +100,25 @@ class Recording(RecordedRanges):
         shared = self.shared_time.with_inner_ns[ranges] / np.maximum(self.total_ns[ranges], 1)
         return float((times * shared).sum())
 
+    @cached_property
+    def step_ns(self) -> int:
+        """The time of all steps in which their threads were recorded; 0 if there are no steps."""
+        steps = [step for wall in self.walls for thread in wall.threads for step in thread.steps]
+        return sum(step.wall_ns - step.outside_ns for step in steps)
+
+    def step_share(self, ranges: Indices, times: Times | Amounts) -> float:
+        """The share of the recorded time of steps that these times are, at most 1; without steps
+        that of the time in which the program ran. Where it is known how long these ranges and the
+        steps worked, that is compared.
+        """
+        if not self.step_ns:
+            return self.run_share(ranges, times)
+        steps = np.flatnonzero(self.is_step & self.takes_thread_time)
+        known = self.cpu_ns[np.append(steps, ranges)]
+        if len(steps) and bool((known > 0).all()):
+            return min(float(known[len(steps) :].sum()) / float(known[: len(steps)].sum()), 1.0)
+        return min(float(times.sum()) / self.step_ns, 1.0)
+
     def thread_share(self, ranges: Indices, times: Times | Amounts) -> float:
         """The share that these times are of the time of the ranges' threads: of outermost ranges,
         with short pauses between.

@@ -39,6 +39,8 @@ MAX_BYTES, MAX_BYTES_IN_NOTEBOOK = 2_000_000, 250_000
 """The most bytes of a page; a notebook keeps its page in its own file."""
 FRAMES, BOXES, NAMES = 6000, 9000, 1500
 """The most of each that a page shows; fewer if its bytes would be too many."""
+STEPS = 300
+"""The most steps that a page lists: users look at the slowest."""
 
 
 class Report:
@@ -74,7 +76,10 @@ class Report:
         return findings(
             [self._recording]
             if len(processes) == 1
-            else [Recording([process]) for process in processes]
+            else [
+                Recording([each], [other for other in processes if other is not each])
+                for each in processes
+            ]
         )
 
     def html(self, max_bytes: int = MAX_BYTES) -> str:
@@ -140,6 +145,7 @@ class Report:
             "kinds": KINDS,
             "findings": [self._finding_data(finding) for finding in self.findings],
             "sentences": self.sentences(),
+            "steps": self._slowest_steps(max(8, STEPS >> halved)),
             "gpu": what_the_gpu_did(self._recording),
             "flame": flame(self._recording, max(8, FRAMES >> halved)),
             "timeline": timeline(self._recording, max(8, BOXES >> halved)),
@@ -153,6 +159,24 @@ class Report:
             **finding._asdict(),
             "anchor": [*process, *(shorten(label_of(name)) for name in finding.anchor)],
         }
+
+    def _slowest_steps(self, limit: int) -> list[dict[str, Any]]:
+        """The steps, the slowest first, each with its begin in the time line."""
+        recording = self._recording
+        steps: list[dict[str, Any]] = [
+            {
+                "name": step.name,
+                "process": process.label,
+                "thread": thread.name,
+                "start": step.start_ns - recording.begin_ns,
+                "wall": step.wall_ns,
+                "outside": step.outside_ns,
+            }
+            for process, wall in zip(recording.processes, recording.walls, strict=True)
+            for thread in wall.threads
+            for step in thread.steps
+        ]
+        return sorted(steps, key=lambda step: -step["wall"])[:limit]
 
     def _facts(self) -> dict[str, Any]:
         recording = self._recording

@@ -2,7 +2,8 @@
 blocks that say how many.
 
 In a lane, a range stands below the one that it lies in. Ranges that overlap their neighbours, and
-the program's spans, stand below all others.
+the program's spans, stand below all others. The memory in use, where it was recorded, stands above
+all lanes.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from otel_recfn.batches.number_sets import distinct, is_in, sums_upwards
-from otel_recfn.model.events import INT64
 from otel_recfn.report.columns import DisplayedSpans
 from otel_recfn.report.kinds import BLOCK, GPU
+from otel_recfn.report.memory_use import memory_use
 from otel_recfn.report.nesting import Mask, Numbers
 from otel_recfn.report.recording import Recording
 
@@ -41,7 +42,7 @@ def timeline(recording: Recording, limit: int) -> dict[str, Any]:
     spans = recording.spans
     used = distinct(np.append(recording.lane, spans.lane))
     lanes = _displayed_lanes(recording, used)
-    begin_ns = int(min(recording.start_ns.min(), spans.start_ns.min(initial=INT64.stop - 1)))
+    begin_ns = recording.begin_ns
     end_ns = int(max(recording.end_ns.max(), spans.end_ns.max(initial=0)))
     boxes = _in_rows(_all_boxes(recording, lanes, limit), lanes)
     boxes["start"] = np.diff(boxes["start"] - begin_ns, prepend=0)
@@ -53,8 +54,33 @@ def timeline(recording: Recording, limit: int) -> dict[str, Any]:
         "processes": [process.label for process in recording.processes],
         "whole": end_ns - begin_ns,
         "left_out": len(used) - len(lanes),
+        "memory": _memory_tracks(recording, begin_ns, end_ns, limit),
         **{name: column.tolist() for name, column in boxes.items()},
     }
+
+
+def _memory_tracks(
+    recording: Recording, begin_ns: int, end_ns: int, limit: int
+) -> list[dict[str, Any]]:
+    """The memory in use of each process where it was recorded, from the lowest on: for each part of
+    the time line with a change its first time, as a distance from the begin, and its most bytes.
+    There are at most ``limit`` parts in all.
+    """
+    if not recording.allocated.any():
+        return []
+    tracks = []
+    parts = max(1, min(BINS, limit) // len(recording.processes))
+    for process in range(len(recording.processes)):
+        use = memory_use(recording, process)
+        if not len(use.nbytes):
+            continue
+        in_use = use.in_use - min(int(use.in_use.min()), 0)
+        time = np.clip(use.time_ns - begin_ns, 0, end_ns - begin_ns)
+        part = time * parts // max(end_ns - begin_ns + 1, 1)
+        first = np.flatnonzero(np.diff(part, prepend=-1))
+        most = np.maximum.reduceat(in_use, first)
+        tracks.append({"process": process, "at": time[first].tolist(), "bytes": most.tolist()})
+    return tracks
 
 
 def _displayed_lanes(recording: Recording, used: Numbers) -> Numbers:

@@ -90,6 +90,9 @@ class PythonSamples(Source):
 
 def _sample(quiet: list[_native.QuietThread]) -> None:
     frames = sys._current_frames()
+    # Among them is the frame of this call, which has them: in a circle they would keep what the
+    # program's functions have, large tensors for instance, until a garbage collection.
+    frames.pop(threading.get_ident(), None)
     for thread in quiet:
         frame = frames.get(thread.ident)
         if frame is not None:  # else Python doesn't know the thread

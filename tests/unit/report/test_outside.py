@@ -104,6 +104,13 @@ def test_a_thread_that_waits_for_work_is_no_serious_one(name: str) -> None:
     assert not finding.serious
 
 
+def test_a_worker_that_waits_for_its_loader_has_none() -> None:
+    waits = sampled("main: torch.utils.data.dataloader.DataLoader.__iter__", 30)
+    assert not found(waits)
+    (finding,) = found([*waits, *sampled("Pictures.__getitem__", 6)])
+    assert "`Pictures.__getitem__`" in finding.title
+
+
 def test_few_samples_and_little_time_are_none() -> None:
     assert not found(sampled("save", 4))
     assert not found([])

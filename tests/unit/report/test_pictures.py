@@ -220,6 +220,52 @@ def test_memory_counts_to_the_innermost_range() -> None:
     assert shown["facts"]["memory"]
 
 
+def test_the_time_line_has_the_memory_in_use() -> None:
+    step = make_event_id(1, 9)
+    reports = [
+        {"kind": RowKind.MEMORY, "nbytes": nbytes, "name": "[memory]", "parent": step}
+        for nbytes in (-8, 32, 64, -64)
+    ]
+    times = {"start_ns": BASE_NS, "end_ns": BASE_NS + 4000}
+    rows = [*reports, {"event_id": step, "source": EventSource.STEP, **times}]
+    shown = timeline(Recording([Process("p", make_batch(rows))]), 100)
+    assert shown["memory"] == [
+        {"process": 0, "at": [0, 1000, 2000, 3000], "bytes": [0, 32, 96, 32]}
+    ]
+    assert timeline(Recording([Process("p", make_batch([{}]))]), 100)["memory"] == []
+
+
+def test_the_longest_call_has_its_place_in_the_time_line() -> None:
+    rows = [
+        {"name": name, "start_ns": BASE_NS + at, "end_ns": BASE_NS + at + length}
+        for name, at, length in [("a", 0, 5), ("b", 10, 9), ("a", 20, 7), ("a", 30, 6)]
+    ]
+    shown = shown_in(Report([Process("p", make_batch(rows))]).html())
+    for picture in (shown["flame"], shown["table"]):
+        found = dict(zip(picture["name"], picture["longest_at"], strict=True))
+        assert {shown["names"][name]: at for name, at in found.items()} == {"a": 20, "b": 10}
+
+
+def test_steps_are_listed_the_slowest_first() -> None:
+    rows = [
+        {
+            "name": "train",
+            "source": EventSource.STEP,
+            "step_number": number,
+            "start_ns": BASE_NS + 100 * number,
+            "end_ns": BASE_NS + 100 * number + length,
+        }
+        for number, length in enumerate([40, 90, 50])
+    ]
+    shown = shown_in(Report([Process("p", make_batch(rows))]).html())
+    assert [(step["name"], step["start"], step["wall"]) for step in shown["steps"]] == [
+        ("train#1", 100, 90),
+        ("train#2", 200, 50),
+        ("train#0", 0, 40),
+    ]
+    assert shown["steps"][0]["outside"] == 90
+
+
 def test_steps_are_told_by_their_numbers() -> None:
     batch = make_batch(
         [

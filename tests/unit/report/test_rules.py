@@ -138,6 +138,53 @@ def test_a_loop_of_tiny_operators_is_one_range_that_calls_the_same_often() -> No
     assert "tiny" not in findings_by_rule(*of_threads * 63)
 
 
+CELL = Ran(
+    "nn.Module: Cell_0", 30, (Ran("aten::addmm", 8), Ran("aten::tanh", 5), Ran("aten::add", 4))
+)
+
+
+def reader(moments: int) -> Ran:
+    """A network that reads a sequence with a cell, in a loop of Python."""
+    return Ran("nn.Module: Reader_0", 31 * moments, (CELL,) * moments)
+
+
+def test_a_loop_that_calls_modules_is_found_at_any_depth() -> None:
+    found = findings_by_rule(Ran("predict", 32 * 500, (reader(500),)))["tiny"]
+    assert found.serious
+    assert "1,500 operators in loops" in found.text
+    assert "in `nn.Module: Reader_0`, which calls 1,500 each time." in found.text
+
+
+def test_calls_of_modules_in_a_loop_are_part_of_it() -> None:
+    """A cell takes 13 of its 30 us for itself."""
+    found = findings_by_rule(reader(500))["tiny"]
+    assert found.share == pytest.approx(30 / 31, rel=1e-3)
+    assert "1,500 operators in loops take 10 us each" in found.text
+
+
+def test_tiny_operators_have_their_share_of_the_time_worked() -> None:
+    """Another program may have had the core for the rest."""
+    waits = Ran("predict", 200_000, (reader(500),), {"cpu_time_ns": 16_000_000})
+    found = findings_by_rule(waits)["tiny"]
+    assert found.serious
+    assert found.share == pytest.approx(15 / 200, rel=1e-3)
+    works = Ran("predict", 200_000, (reader(500),), {"cpu_time_ns": 200_000_000})
+    assert "tiny" not in findings_by_rule(works)
+
+
+def test_a_short_loop_over_modules_is_how_a_model_works() -> None:
+    assert "tiny" not in findings_by_rule(reader(333))
+    assert "tiny" not in findings_by_rule(*[reader(200)] * 20)
+
+
+def test_a_loop_over_steps_is_no_loop_of_operators() -> None:
+    """Each step has to run, however small its model is."""
+    steps = [Ran(f"ProfilerStep#{number}", 150, (CELL,) * 5) for number in range(500)]
+    optimizer = Ran("Optimizer.step#SGD.step", 30)
+    assert "tiny" not in findings_by_rule(Ran("epoch", 500 * 150, tuple(steps)))
+    assert "tiny" not in findings_by_rule(Ran("epoch", 500 * 60, (CELL, optimizer) * 500))
+
+
 def test_a_loop_that_asks_for_values_is_told_once() -> None:
     rules = findings_by_rule(
         Ran("loop", 1000, tuple([Ran("aten::select", 3), Ran("aten::item", 5)] * 100))
@@ -146,8 +193,29 @@ def test_a_loop_that_asks_for_values_is_told_once() -> None:
 
 
 def test_a_loss_that_is_read_now_and_then_is_no_fault() -> None:
-    assert findings_by_rule(*[Ran("aten::item", 1000)] * 31) == {}
-    assert list(findings_by_rule(*[Ran("aten::item", 1000)] * 32)) == ["sync"]
+    assert findings_by_rule(*[Ran("aten::item", 90)] * 31) == {}
+    assert list(findings_by_rule(*[Ran("aten::item", 90)] * 32)) == ["sync"]
+
+
+def test_the_module_or_block_that_calls_an_operator_is_named() -> None:
+    asked = Ran("aten::is_nonzero", 90, (Ran("aten::item", 80),))
+    inner = Ran("aten::mine", 90, (Ran("aten::other", 90, (asked,)),))
+    loss = Ran("nn.Module: Loss_0", 90, (inner,), {"source": EventSource.MODULE})
+    text = findings_by_rule(*[loss] * 40)["sync"].text
+    assert "in aten::is_nonzero in aten::other in nn.Module: Loss_0." in text
+
+
+def test_a_read_that_takes_long_waits_for_a_device() -> None:
+    """Whose work isn't recorded, so that it may be all that a program can do."""
+    reading = Ran(
+        "loss", 1000, (Ran("aten::item", 1000, (Ran("aten::_local_scalar_dense", 900),)),)
+    )
+    waits = findings_by_rule(*[Ran("train", 2000, (reading,))] * 5)["sync"]
+    assert (waits.title, waits.serious) == ("Waits for a device", False)
+    assert (
+        "5 calls that read a value took 1 ms each, most of it in aten::item in loss" in waits.text
+    )
+    assert findings_by_rule(*[Ran("aten::nonzero", 1000)] * 31) == {}
 
 
 def test_copies_inside_of_an_operator_are_how_it_works() -> None:

@@ -17,7 +17,7 @@ from otel_recfn.report.finding import (
     busy_share,
     finding_about,
 )
-from otel_recfn.report.labels import duration, shorten
+from otel_recfn.report.labels import call_count, duration, shorten
 from otel_recfn.report.recording import Recording
 
 EARLIER_RANKS = (
@@ -104,8 +104,8 @@ def _text(waits: _Waits) -> str:
     elif waits.mostly_collectives:
         mostly = ", mostly with collectives, in which it may wait for other ranks"
     return (
-        f"The program waits for {duration(waits.in_calls_ns)} in {_calls(waits.calls)}, most of it"
-        f" in {{most}}; the GPU was busy for {waits.waited_ns / waits.in_calls_ns:.0%} of"
+        f"The program waits for {duration(waits.in_calls_ns)} in {call_count(waits.calls)}, most of"
+        f" it in {{most}}; the GPU was busy for {waits.waited_ns / waits.in_calls_ns:.0%} of"
         f" that{mostly}, and for {waits.run_share:.0%} of the run."
     )
 
@@ -140,14 +140,10 @@ def starts_the_gpu(recording: Recording) -> Finding | None:
         rule=GPU_START,
         title="CUDA's first use" if main.startswith("cu") else "The GPU's first use",
         text=(
-            f"{_calls(len(ranges))} took {duration(times.sum())} to make the GPU ready, which had"
-            " nothing to do meanwhile, most of it in {most}: a process makes its context, and loads"
-            " libraries and kernels, when it first uses them."
+            f"{call_count(len(ranges))} took {duration(times.sum())} to make the GPU ready, which"
+            " had nothing to do meanwhile, most of it in {most}: a process makes its context, and"
+            " loads libraries and kernels, when it first uses them."
         ),
         next_step=WARM_UP,
         serious=False,
     )
-
-
-def _calls(count: int) -> str:
-    return "1 call" if count == 1 else f"{count:,} calls"

@@ -17,8 +17,11 @@ from otel_recfn.batches.number_sets import Indices, distinct
 from otel_recfn.model.events import NODES_PREFIX
 from otel_recfn.report.finding import Finding, finding_about
 from otel_recfn.report.kinds import COPIES, SYNCS
-from otel_recfn.report.labels import duration
+from otel_recfn.report.labels import call_count, duration, shorten
+from otel_recfn.report.nesting import Numbers
 from otel_recfn.report.recording import Recording
+from otel_recfn.report.rules.loops import MIN_LOOP_CALLS, NO_LOOP, enclosing_loops
+from otel_recfn.report.rules.worked_time import worked_share
 
 TINY_NS = 20_000
 """The time below which an operator computes next to nothing: calling one takes 3 to 10 us, on a
@@ -28,10 +31,6 @@ LONGEST_CALL_NS = 50_000
 """The maximum part of the pause after an operator that counts as calling the next one: the rest is
 the program's own work.
 """
-MIN_LOOP_CALLS = 64
-"""The minimum number of calls of one operator directly in one range that are a loop over elements
-or parameters: layers are fewer.
-"""
 CALLS_PER_SYNC = 4
 """The maximum number of a loop's calls to each that asks for a value, if the loop asks for one of
 each element.
@@ -39,6 +38,12 @@ each element.
 MIN_SYNCS = 32
 """The minimum number of calls that ask for values: a program that reads its loss now and then has
 fewer."""
+READS = {"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"}
+"""The operators that read one value, and compute nothing."""
+LONG_READ_NS = 100_000
+"""The minimum time of a read that waits for a device. One of memory that is there takes 1 to 5 us;
+what interrupts a thread for longer is too rare for a tenth of the time.
+"""
 MAKERS = (
     "aten::empty",
     "aten::zeros",
@@ -59,6 +64,10 @@ VALUES_IN_TENSORS = (
     "Keep values in tensors: torch.where() in place of if and of masks, sums in place of .item() in"
     " loops; read losses every hundredth step."
 )
+LATER_READS = (
+    "Launch the device's next work before you read: read losses every hundredth step, or a step"
+    " later. torch.profiler records the device's work, and otel-recfn report reads its trace."
+)
 ONE_DTYPE = (
     "Cast or move once, before the loop; keep tensors in one dtype and layout (channels_last for"
     " convolutions), and give operators what they want."
@@ -78,17 +87,17 @@ def tiny_operators(recording: Recording) -> Finding | None:
     ranges = recording.outermost(_is_operator)
     is_tiny = ~recording.has_name(SYNCS.__contains__) & (recording.total_ns < TINY_NS)
     ranges = ranges[is_tiny[ranges]]
-    enclosing = recording.parent[ranges]
-    # The outermost operators of a thread count as one loop.
-    loop = np.where(enclosing >= 0, enclosing, -1 - recording.lane[ranges])
-    in_loop = _times_found(loop * len(recording.names) + recording.path[ranges]) >= MIN_LOOP_CALLS
+    loops = enclosing_loops(recording, ranges)
     # A loop asks for values if every fourth of its operators does. Index 0 counts operators that
     # are in no range.
+    enclosing = recording.parent[ranges]
     asked_in = recording.parent[recording.outermost(SYNCS.__contains__)]
     asked = np.bincount(asked_in + 1, minlength=len(recording) + 1)[enclosing + 1]
     asks = asked * CALLS_PER_SYNC >= _times_found(enclosing)
-    ranges = ranges[in_loop & ~asks]
-    times = _times_with_calls(recording, ranges)
+    counted = (loops != NO_LOOP) & ~asks
+    ranges = ranges[counted]
+    loops = loops[counted]
+    times = _times_with_calls(recording, ranges) + _times_of_callers(recording, ranges, loops)
     return finding_about(
         recording,
         ranges,
@@ -97,10 +106,27 @@ def tiny_operators(recording: Recording) -> Finding | None:
         title="Many tiny operators",
         text=(
             f"{len(ranges):,} operators in loops take {duration(times.sum() / max(len(ranges), 1))}"
-            " each, most of it to call them; most are {most}."
+            f" each, most of it to call them; most are {{most}}."
+            f"{_main_loop(recording, loops, times)}"
         ),
         next_step=WHOLE_TENSORS,
+        run_share=worked_share(recording, ranges, times),
     )
+
+
+def _main_loop(recording: Recording, loops: Numbers, times: Amounts) -> str:
+    """The sentence that names the range in which the operators of loops take most time; empty if
+    they are outermost.
+    """
+    of_ranges = loops < len(recording)
+    if not bool(of_ranges.any()):
+        return ""
+    main = recording.main_path(loops[of_ranges], times[of_ranges])
+    is_main = recording.path[loops[of_ranges]] == main
+    main_loops = distinct(loops[of_ranges][is_main])
+    name = shorten(recording.module_or_name(int(main_loops[0])))
+    calls = int(is_main.sum()) // len(main_loops)
+    return f" The loop is in `{name}`, which calls {calls:,} each time."
 
 
 def _times_found(numbers: Indices) -> Amounts:
@@ -120,13 +146,38 @@ def _times_with_calls(recording: Recording, ranges: Indices) -> Amounts:
     )
 
 
+def _times_of_callers(recording: Recording, ranges: Indices, loops: Numbers) -> Amounts:
+    """The time that calls between a loop and its operators take for themselves, as those of a cell
+    do, divided among the operators in each.
+    """
+    call_ns = np.minimum(recording.pauses, LONGEST_CALL_NS)
+    is_counted = np.zeros(len(recording), np.bool_)
+    is_counted[ranges] = True
+    levels = []
+    callers = np.where(recording.parent[ranges] != loops, recording.parent[ranges], -1)
+    while bool((callers >= 0).any()):
+        levels.append(callers)
+        is_counted[callers[callers >= 0]] = True
+        callers = np.where(callers >= 0, recording.parent[callers], loops)
+        callers = np.where(callers != loops, callers, -1)
+    inner = np.flatnonzero(is_counted & (recording.parent >= 0))
+    inner_ns = np.bincount(recording.parent[inner], call_ns[inner], len(recording))
+    own_ns = np.clip(recording.self_ns - inner_ns, 0, LONGEST_CALL_NS) + call_ns
+    times = np.zeros(len(ranges))
+    for callers in levels:
+        inside = np.flatnonzero(callers >= 0)
+        called = np.bincount(callers[inside], minlength=len(recording))
+        times[inside] += own_ns[callers[inside]] / called[callers[inside]]
+    return times.astype(np.int64)
+
+
 def synchronises(recording: Recording) -> Finding | None:
     """The finding that Python asks for values of tensors, without the time in which a GPU has to
     compute them first.
     """
     ranges = recording.outermost(SYNCS.__contains__)
     if len(ranges) < MIN_SYNCS:
-        return None
+        return _waits_for_a_device(recording)
     return finding_about(
         recording,
         ranges,
@@ -138,6 +189,32 @@ def synchronises(recording: Recording) -> Finding | None:
             " GPU each waits until all that was launched before is done."
         ),
         next_step=VALUES_IN_TENSORS,
+    )
+
+
+def _waits_for_a_device(recording: Recording) -> Finding | None:
+    """The finding that few reads of a value take longer than a read can: they wait for a device
+    whose work isn't in the recording.
+
+    It isn't known whether the device ever pauses, so they may be no fault.
+    """
+    ranges = recording.outermost(READS.__contains__)
+    times = recording.total_ns[ranges] - recording.device_call_times(ranges)
+    is_long = times >= LONG_READ_NS
+    mean_ns = times[is_long].mean() if bool(is_long.any()) else 0.0
+    return finding_about(
+        recording,
+        ranges[is_long],
+        times[is_long],
+        rule="sync",
+        title="Waits for a device",
+        text=(
+            f"{call_count(int(is_long.sum()))} that read a value took {duration(mean_ns)} each,"
+            " most of it in {most}. To read one takes some microseconds, so they waited for what a"
+            " device had to compute before."
+        ),
+        next_step=LATER_READS,
+        serious=False,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from otel_recfn.batches.wall import OUTSIDE, ThreadTime
 from otel_recfn.report.finding import MIN_SHARE, SERIOUS_SHARE, Finding
+from otel_recfn.report.kinds import LOADER_MODULES
 from otel_recfn.report.labels import duration, shorten
 from otel_recfn.report.recording import Recording
 
@@ -29,8 +30,8 @@ NEXT_STEP = (
 
 def runs_outside(recording: Recording) -> Finding | None:
     """The finding that a Python function takes much of the wall time outside of PyTorch."""
-    wall = recording.walls[0]
-    found = [thread for thread in wall.threads if thread.functions]
+    threads = [_without_loader(thread) for thread in recording.walls[0].threads]
+    found = [thread for thread in threads if thread.functions]
     if not found:
         return None
     thread = max(found, key=_longest_ns)
@@ -56,6 +57,14 @@ def runs_outside(recording: Recording) -> Finding | None:
         serious=share >= SERIOUS_SHARE and not waits,
         rule="outside",
     )
+
+
+def _without_loader(thread: ThreadTime) -> ThreadTime:
+    """The thread without functions of a DataLoader: in a worker that has nothing to do they wait
+    for the loop, whose frames a forked worker has.
+    """
+    functions = [each for each in thread.functions if LOADER_MODULES not in each.name]
+    return thread._replace(functions=functions)
 
 
 def _longest_ns(thread: ThreadTime) -> float:

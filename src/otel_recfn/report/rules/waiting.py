@@ -1,4 +1,4 @@
-"""The rules about a CPU that waits: for data, or for no reason on record."""
+"""The rule about a CPU that waits for no reason on record."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.number_sets import Indices, distinct
 from otel_recfn.model.events import MIN_WAIT_NS
 from otel_recfn.report.finding import SERIOUS_SHARE, WAITING, Finding, finding_about
-from otel_recfn.report.kinds import COMPILATIONS, LOADER
 from otel_recfn.report.labels import duration
 from otel_recfn.report.recording import Recording
+from otel_recfn.report.rules.worked_time import own_waits
 
-FASTER_WORKERS = (
-    "Do less for a sample, or give the DataLoader persistent_workers=True or more num_workers."
-)
-OTHER_PROCESSES = (
-    "Have other processes make batches ahead: DataLoader(num_workers=4, persistent_workers=True)."
-)
 FEWER_THREADS = (
     "Have fewer threads of Python, as one alone has the GIL, and fewer threads than cores"
     " (OMP_NUM_THREADS)."
@@ -28,41 +22,6 @@ RECORD_AGAIN = (
 )
 
 
-def waits_for_data(recording: Recording) -> Finding | None:
-    """The finding that the loop waits for its DataLoader.
-
-    The first batch is left out, as workers start with it.
-    """
-    batches = recording.outermost(lambda name: name.startswith(LOADER))
-    ranges = batches[np.argsort(recording.start_ns[batches])][1:]
-    if not len(ranges):
-        return None
-    times = recording.total_ns[ranges]
-    main = recording.main_path(ranges, times)
-    if "MultiProcessing" in recording.names[main]:
-        reason = "waits for its workers"
-        next_step = FASTER_WORKERS
-    else:
-        reason = "makes each batch in the loop itself"
-        next_step = OTHER_PROCESSES
-    # The tree of calls has a line for each path. The finding names the count of that line, so that
-    # users find it there.
-    on_main_path = int((recording.path[batches] == main).sum())
-    where = f", {on_main_path:,} of them in {{most}}" if on_main_path < len(batches) else ""
-    return finding_about(
-        recording,
-        ranges,
-        times,
-        rule="data",
-        title="Waits for data",
-        text=(
-            f"The DataLoader {reason}: {len(batches):,} batches{where}; after the first they take"
-            f" {duration(times.mean())} each."
-        ),
-        next_step=next_step,
-    )
-
-
 def is_idle(recording: Recording) -> Finding | None:
     """The finding that a thread in a module call or step neither worked nor loaded data nor
     compiled.
@@ -71,7 +30,7 @@ def is_idle(recording: Recording) -> Finding | None:
     other threads of this program worked meanwhile. Its share is of the threads' time, as many of
     them may wait at once while the run continues.
     """
-    ranges, waited = _own_waits(recording)
+    ranges, waited = own_waits(recording)
     share = recording.thread_share(ranges, waited)
     if share < SERIOUS_SHARE or waited.sum() < MIN_WAIT_NS:
         return None
@@ -120,26 +79,6 @@ def _stands_still(
         next_step=RECORD_AGAIN,
         serious=False,
     )
-
-
-def _own_waits(recording: Recording) -> tuple[Indices, Amounts]:
-    """The ranges whose CPU time is known, outside of loading and compiling, with the time that each
-    waited itself.
-
-    A thread that only waits, as a progress bar's monitor, is made for that, and left out.
-    """
-    known = recording.has_cpu_time & recording.in_working_threads
-    waited = np.where(known, np.maximum(recording.total_ns - recording.cpu_ns, 0), 0)
-    elsewhere = np.zeros(len(recording), np.bool_)
-    elsewhere[recording.outermost(lambda name: name.startswith((LOADER, *COMPILATIONS)))] = True
-    counted = known & (recording.nearest(np.arange(len(recording)), elsewhere) < 0)
-    own = waited.copy()
-    taken = np.where(known, waited, recording.total_ns)
-    inside = np.flatnonzero(counted | elsewhere)
-    enclosing = recording.nearest(recording.parent_in_thread[inside], counted)
-    np.subtract.at(own, enclosing[enclosing >= 0], taken[inside[enclosing >= 0]])
-    timed = np.flatnonzero(counted)
-    return timed, np.maximum(own[timed], 0)
 
 
 def _worked_meanwhile(recording: Recording, ranges: Indices) -> Amounts:

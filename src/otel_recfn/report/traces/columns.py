@@ -27,6 +27,7 @@ OPTIONAL_COLUMNS: dict[str, tuple[str, Any]] = {
     "Call site": ("call_site", str),
     "Attributes": ("attributes", dict),
     "Module": ("module", str),
+    "Error": ("error", str),
 }
 """The columns that few events have, by the name of the argument, each with the type of its
 values.

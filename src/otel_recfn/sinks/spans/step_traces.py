@@ -19,6 +19,8 @@ step (``BEGINS_STEP`` of an announced range), and when a step is over (``Batch.s
 number.
 
 A trace's root span is ours. It is published once the trace is over and all its ranges have ended.
+That of a worker process waits until the trace has lasted a millisecond: what begins after a shorter
+one has the same root.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from otel_recfn.batches.stage import OwnRoot, Table, asked_table, find_root, rec
 from otel_recfn.model.batch import Batch, Track, TrainingStep
 from otel_recfn.model.events import (
     IDLE_NS,
+    LONGEST_TRACE_NS,
     ORDINAL_BITS,
     SHORT_IDLE_NS,
     SOURCES,
@@ -54,6 +57,10 @@ if TYPE_CHECKING:
     from otel_recfn._native import TraceState
 
 TRAINING = "training step"
+MIN_WORKER_NS = 1_000_000
+"""The minimum time of a worker's trace that is sent by itself. A worker that collates a batch now
+and then has a trace of some operators for each, and a shorter one continues with the next.
+"""
 MAX_REMEMBERED_TRACES = 256
 """The newest complete traces that are remembered, for ranges of other threads that come late."""
 
@@ -84,6 +91,10 @@ class StepTrace:
     """Whether it is a worker process's, whose duration means nothing, since it waits for the
     process that it works for.
     """
+    began_ns: int = 0
+    """When its first range began; later than ``start_ns`` if it continues others."""
+    short_ns: int = 0
+    """The time of the traces that it continues, which were too short, without pauses between."""
     is_published: bool = False
     folded: int = 0
     """The number of its ranges that have no span of their own."""
@@ -94,6 +105,17 @@ class StepTrace:
     def context(self) -> SpanContext:
         """The root span's context."""
         return self.start.context
+
+    @property
+    def is_too_short(self) -> bool:
+        """Whether it is not sent by itself."""
+        return self.in_worker and self.short_ns + self.end_ns - self.began_ns < MIN_WORKER_NS
+
+    def continue_short(self, before: StepTrace) -> None:
+        """Take the place of a trace that was too short, and has the same root."""
+        self.start_ns = before.start_ns
+        self.short_ns = before.short_ns + before.end_ns - before.began_ns
+        before.is_published = True
 
 
 class TraceStart(NamedTuple):
@@ -149,6 +171,8 @@ class StepTraces:
         """The threads in which a flush ended the recorded trace of a training step before its
         optimizer stepped.
         """
+        self._newest: dict[int, StepTrace] = {}
+        """The newest trace of each thread of a worker, by its number."""
         self._finished: list[StepTrace] = []
         """The traces whose root spans are published and not yet taken, each once."""
 
@@ -219,7 +243,7 @@ class StepTraces:
             if state is not None and not state.is_over and not state.is_open:
                 self._note_cut(trace)
         self._own_traces.end_closed()
-        self._follow(waits_for_numbers=False)
+        self._follow(flushes=True)
 
     def close_all(self) -> None:
         """End every trace now.
@@ -286,7 +310,11 @@ class StepTraces:
         [new] = records("new_trace", row)
         track, called, source, flags = _begin_of(new, batch)
         name = self.name(source, called, flags, track.name)
-        start = self._trace_roots.decide(new.first, lambda: self._start_root(new, name, target))
+        before = self._short_before(new, name, track)
+        start = self._trace_roots.decide(
+            new.first,
+            lambda: before.start if before else self._start_root(new, name, target),
+        )
         self._cut.discard(track.number)
         if start is None:
             return
@@ -299,7 +327,12 @@ class StepTraces:
             new.first,
             new.begin,
             in_worker=self._process_context.worker() is not None,
+            began_ns=new.start_ns,
         )
+        if trace.in_worker:
+            self._newest[track.number] = trace
+        if before is not None and start is before.start:
+            trace.continue_short(before)
         # A trace may continue after others have begun in its thread. Its root is sent once.
         trace.is_published = new.first != new.begin and any(
             other.first == new.first for other in self._recorded.values()
@@ -307,6 +340,20 @@ class StepTraces:
         self._recorded[new.begin] = self._followed[new.begin] = trace
         if not trace.is_published:
             self._unsent[start.context.span_id] = trace
+
+    def _short_before(self, new: Any, name: str, track: Track) -> StepTrace | None:
+        """The trace before a new one in the thread of a worker, if it is over and too short to be
+        sent by itself.
+        """
+        before = self._newest.get(track.number)
+        if before is None or before.is_published or before.name != name:
+            return None
+        state = self._own_traces.state(before.begin)
+        if state is None or state.is_open:
+            return None
+        before.end_ns = max(before.end_ns, state.end_ns)
+        is_recent = new.start_ns - before.start_ns < LONGEST_TRACE_NS
+        return before if before.is_too_short and is_recent else None
 
     def _start_root(self, new: Any, name: str, target: SpanTarget) -> RootStart | None:
         if name == TRAINING and new.begin >> ORDINAL_BITS in self._cut:
@@ -326,11 +373,12 @@ class StepTraces:
             return None
         return start
 
-    def _follow(self, *, waits_for_numbers: bool = True) -> None:
+    def _follow(self, *, flushes: bool = False) -> None:
         """Update the recorded traces, and publish those that are complete.
 
-        ``waits_for_numbers``: a training step that is over waits for its number while the trace
-        after it isn't over, because the drain waits for what comes after an optimizer's step.
+        Unless it flushes: a training step that is over waits for its number while the trace after
+        it isn't over, because the drain waits for what comes after an optimizer's step; and a
+        worker's trace that is too short waits for the next one.
         """
         for trace in list(self._followed.values()):
             state = self._own_traces.state(trace.begin)
@@ -342,10 +390,16 @@ class StepTraces:
             trace.until = state.until
             if not trace.is_published:
                 trace.end_ns = max(trace.end_ns, state.end_ns)
-                if _is_complete(trace, state, waits_for_numbers):
+                if _is_complete(state) and (flushes or not self._waits(trace, state)):
                     self._publish(trace)
             if trace.is_published and state.has_next:
                 del self._followed[trace.begin]
+
+    def _waits(self, trace: StepTrace, state: TraceState) -> bool:
+        """Whether a complete trace waits for the one after it in its thread."""
+        may_get_number = trace.name == TRAINING and trace.number < 0 and state.is_before_current
+        is_newest = self._newest.get(trace.thread.number) is trace
+        return may_get_number or (trace.is_too_short and is_newest)
 
     def _end_step(self, step: TrainingStep) -> None:
         """Note that a training step is over: the trace with its optimizer is that of the step,
@@ -414,6 +468,5 @@ def _begin_of(new: Any, batch: Batch) -> _Begin:
     )
 
 
-def _is_complete(trace: StepTrace, state: TraceState, waits_for_numbers: bool) -> bool:
-    may_get_number = trace.name == TRAINING and trace.number < 0 and state.is_before_current
-    return state.is_over and not state.is_open and not (waits_for_numbers and may_get_number)
+def _is_complete(state: TraceState) -> bool:
+    return state.is_over and not state.is_open

@@ -24,6 +24,7 @@ from otel_recfn.sinks.spans.process_context import ProcessContext, ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.root_limiter import FIRST_ROOTS, NS_PER_SECOND
 from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
+from otel_recfn.support.processes import WorkerProcess
 
 pytestmark = pytest.mark.one_python
 STEP = "Optimizer.step#SGD.step"
@@ -56,12 +57,18 @@ class Program:
     them.
     """
 
-    def __init__(self, roots_per_second: float | None = None, sampler: Sampler = ALWAYS_ON) -> None:
+    def __init__(
+        self,
+        roots_per_second: float | None = None,
+        sampler: Sampler = ALWAYS_ON,
+        worker: WorkerProcess | None = None,
+    ) -> None:
         provider = TracerProvider(shutdown_on_exit=False, sampler=sampler)
         target = ProviderResolver(provider).resolve()
         assert target is not None
         self.target = target
-        self.traces = StepTraces(roots_per_second, ProcessContext(ProgramSpans()))
+        process_context = ProcessContext(ProgramSpans(), lambda: worker)
+        self.traces = StepTraces(roots_per_second, process_context)
         self.now_ns = BASE_NS
         self.ordinal = 0
         self.by_name: list[tuple[str, int]] = []
@@ -97,7 +104,7 @@ class Program:
         for child in one.pop("children", ()):
             self.now_ns += MS
             rows.append(self._row(child, thread, self._next_id(thread), parent=event_id))
-        self.now_ns += MS
+        self.now_ns += one.pop("lasts_ns", MS)
         rows.append(
             {**self._row(one, thread, event_id), "start_ns": start_ns, "end_ns": self.now_ns}
         )
@@ -395,3 +402,53 @@ def test_threads_in_which_a_range_is_open_are_not_forgotten_for_many_others() ->
         run_jobs(program, first_thread, 10)
     assert [program.traces.find(call) for call in calls] == traces
     assert not {*traces} & {*taken_from(program.traces)}
+
+
+class TestWorkersTraces:
+    """Those of less than a millisecond continue with the next one of their thread."""
+
+    @staticmethod
+    def collate(lasts_us: int, after_ms: int = 200) -> dict[str, Any]:
+        """What a worker runs for a batch, after others are over."""
+        return {**op("aten::stack"), "lasts_ns": 1000 * lasts_us, "after_ns": after_ms * MS}
+
+    @pytest.fixture
+    def worker(self) -> Program:
+        return Program(worker=WorkerProcess("DataLoader worker 0", single_caller=False))
+
+    @pytest.mark.parametrize("one_batch", [True, False])
+    def test_short_ones_are_sent_together(self, worker: Program, one_batch: bool) -> None:
+        traces = worker.run(*[self.collate(300)] * 6, one_batch=one_batch)
+        roots = [trace.context.span_id for trace in traces if trace is not None]
+        assert roots == [roots[0]] * 4 + [roots[4]] * 2
+        (sent,) = taken_from(worker.traces)
+        assert sent.context.span_id == roots[0]
+        assert sent.start_ns == BASE_NS + 200 * MS
+        worker.traces.end_closed()
+        (sent,) = taken_from(worker.traces)
+        assert sent.context.span_id == roots[4]
+
+    def test_long_ones_are_sent_by_themselves(self, worker: Program) -> None:
+        worker.run(*[self.collate(1000)] * 3)
+        assert len(taken_from(worker.traces)) == 2
+        worker.traces.close_idle(worker.now_ns + NS_PER_SECOND + 1)
+        assert len(taken_from(worker.traces)) == 1
+
+    def test_a_short_one_waits_until_a_flush_or_the_end(self, worker: Program) -> None:
+        worker.run(self.collate(300))
+        worker.traces.close_idle(worker.now_ns + NS_PER_SECOND + 1)
+        assert taken_from(worker.traces) == []
+        worker.traces.close_all()
+        assert len(taken_from(worker.traces)) == 1
+
+    def test_one_of_another_name_or_long_ago_is_sent(self, worker: Program) -> None:
+        worker.run(self.collate(300), {**evaluation(), "lasts_ns": 1000, "after_ns": 200 * MS})
+        worker.traces.end_closed()
+        assert worker.names() == ["DataLoader worker 0", "module call: Net_0"]
+        worker.run(self.collate(300), self.collate(300, after_ms=11_000))
+        assert len(taken_from(worker.traces)) == 1
+
+    def test_other_processes_send_short_ones(self) -> None:
+        program = Program()
+        program.run(*[self.collate(300)] * 3)
+        assert len(taken_from(program.traces)) == 2

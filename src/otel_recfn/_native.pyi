@@ -62,11 +62,14 @@ class Sample(NamedTuple):
     """What a thread ran in Python while it recorded nothing, as that of ``model/batch.py``."""
 
     parent: int
+    last_begun: int
     time_ns: int
     duration_ns: int
+    since_ns: int
     name: int
     thread: int
     context: int
+    is_directly_in_span: bool
 
 class QuietThread(NamedTuple):
     """A thread that has recorded nothing for a millisecond."""

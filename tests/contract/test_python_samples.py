@@ -10,9 +10,16 @@ from contextlib import contextmanager
 
 import pytest
 
+from helpers.exported_traces import Traces
 from helpers.forked_work import in_child
 from helpers.timeouts import PATIENCE_S, wait_until
-from otel_recfn import RecordScope, profile, record_function
+from otel_recfn import (
+    InMemorySink,
+    OtelRecordFunctionInstrumentor,
+    RecordScope,
+    profile,
+    record_function,
+)
 from otel_recfn.observing import RecordFunction
 
 TEXT = json.dumps([{"a": number} for number in range(1000)])
@@ -150,3 +157,57 @@ def test_a_forked_child_goes_on_with_samples() -> None:
 
         in_child(sampled_in_child)
     assert not names(prof)
+
+
+@pytest.fixture
+def store() -> InMemorySink:
+    return InMemorySink()
+
+
+@pytest.fixture
+def traces(store: InMemorySink) -> Iterator[Traces]:
+    made = Traces(budgets={}, sinks=[store], outside=True)
+    yield made
+    made.instrumentor.uninstrument()
+
+
+def parse_until_sampled(store: InMemorySink) -> None:
+    while not any("parse_until_sampled: json.loads" in one.name for one in store.samples()):
+        json.loads(TEXT)
+
+
+def test_a_request_says_which_functions_took_its_time(traces: Traces, store: InMemorySink) -> None:
+    def serve() -> None:
+        with record_function("before"):
+            pass
+        parse_until_sampled(store)
+
+    traces.serve(serve)
+    attributes = traces.by_name()["before"].attributes or {}
+    assert attributes["recfn.unit.outside.duration_ns"] > 0
+    [*top] = attributes["recfn.unit.outside.top"]
+    assert any("parse_until_sampled: json.loads: " in text for text in top)
+
+
+def test_a_trace_of_ours_says_it_on_its_root(traces: Traces, store: InMemorySink) -> None:
+    with record_function("around"):
+        parse_until_sampled(store)
+    traces.instrumentor.uninstrument()
+    [root] = [span for span in traces.spans() if span.parent is None]
+    assert "recfn.unit.outside.top" in (root.attributes or {})
+
+
+def test_an_instrumented_program_may_switch_samples_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    instrumentor = OtelRecordFunctionInstrumentor()
+    monkeypatch.setenv("OTEL_RECFN_OUTSIDE", "false")
+    instrumentor.instrument()
+    assert not sampler_runs()
+    instrumentor.uninstrument()
+    monkeypatch.delenv("OTEL_RECFN_OUTSIDE")
+    instrumentor.instrument(outside=False)
+    assert not sampler_runs()
+    instrumentor.uninstrument()
+    instrumentor.instrument()
+    assert sampler_runs()
+    instrumentor.uninstrument()
+    assert not sampler_runs()

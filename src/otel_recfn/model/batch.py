@@ -205,6 +205,12 @@ class Sample(NamedTuple):
     """The event id of the thread's innermost open range, which the program runs; 0: none."""
     context: SpanContextRef
     """The span that was current, as far as the thread's ranges have told."""
+    last_begun: int = 0
+    """The event id of the last range that had begun in the thread."""
+    since_ns: int = 0
+    """Since when nothing had begun or ended in the thread, in Unix nanoseconds."""
+    is_directly_in_span: bool = True
+    """Whether no range was open around it but a step."""
 
 
 class OpenCalls(NamedTuple):

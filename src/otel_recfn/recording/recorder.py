@@ -164,6 +164,9 @@ class Recorder:
                     duration_ns=row.duration_ns,
                     parent=row.parent,
                     context=contexts[row.context],
+                    last_begun=row.last_begun,
+                    since_ns=row.since_ns,
+                    is_directly_in_span=row.is_directly_in_span,
                 )
                 for row in drained.samples
             ],

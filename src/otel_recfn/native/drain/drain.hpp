@@ -120,6 +120,7 @@ class Drain {
     bool has_ended = false;  // before this run collected what it had ended for other threads
     uint64_t ordinal = 0;    // of the last begin read
     uint64_t given_up = 0;   // of the last begin that was counted as lost before it was read
+    int64_t last_ns = 0;     // of the last begin or end read, in Unix nanoseconds
     uint32_t context = 0;    // into contexts_
     uint64_t enclosing = 0, root = 0;
     uint64_t parent_ordinal = 0;  // of the next begin; 0: not told

@@ -89,10 +89,19 @@ void Drain::add_sample(uint64_t thread_number, NewSample sample) {
 void Drain::place(Thread& thread, const NewSample& sample) {
   const OpenRange* const open = innermost(thread, thread.open.data() + thread.open.size());
   if (open != nullptr && open->row.scope != kUserScope) return;
+  const bool has_open = open != nullptr;
   const int64_t time_ns = clock_->monotonic_ns(sample.ticks) + clock_->offset_ns(sample.ticks);
-  out_.samples.push_back({open != nullptr ? open->row.event_id : 0, time_ns, sample.duration_ns,
-                          names_.intern(sample.name), thread.index,
-                          open != nullptr ? open->row.context : thread.context});
+  Sample placed{};
+  placed.parent = has_open ? open->row.event_id : 0;
+  placed.last_begun = make_event_id(thread.buffer->number, thread.ordinal);
+  placed.time_ns = time_ns;
+  placed.duration_ns = sample.duration_ns;
+  placed.since_ns = std::min(thread.last_ns, time_ns);
+  placed.name = names_.intern(sample.name);
+  placed.thread = thread.index;
+  placed.context = has_open ? open->row.context : thread.context;
+  placed.is_directly_in_span = !has_open || open->row.source == kStepSource;
+  out_.samples.push_back(placed);
 }
 
 }  // namespace recfn

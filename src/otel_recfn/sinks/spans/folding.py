@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.stage import MAX_WAITING, Added, Decided, OwnRoot, Stage
-from otel_recfn.model.batch import Batch
+from otel_recfn.batches.outcomes import Outcome, outcome_of
+from otel_recfn.batches.sampled_functions import has_no_work
+from otel_recfn.batches.stage import MAX_WAITING, Added, Decided, OwnRoot, Stage, find_root
+from otel_recfn.model.batch import Batch, Sample
 from otel_recfn.model.events import MIN_WAIT_NS, WAIT_TIME, wait_time_ns
 from otel_recfn.model.generation import Generation
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume
@@ -33,9 +35,10 @@ from otel_recfn.sinks.spans.process_context import ProgramSpans
 from otel_recfn.sinks.spans.request_batches import RequestBatches
 from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits, roots_alone
 from otel_recfn.sinks.spans.span_hook import FAILED_COUNT
-from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
-from otel_recfn.sinks.spans.sum_attributes import sum_attributes
+from otel_recfn.sinks.spans.step_traces import TRAINING, StepTrace, StepTraces
+from otel_recfn.sinks.spans.sum_attributes import outside_attributes, sum_attributes
 from otel_recfn.sinks.spans.unit_attributes import add_to_unit, decoding_in
+from otel_recfn.sinks.spans.unit_samples import FunctionTimes, UnitSamples
 from otel_recfn.support.span_log import is_ours
 
 if TYPE_CHECKING:
@@ -66,14 +69,33 @@ class UnitObjects:
     trace: StepTrace | None = None
     """The complete trace, if it is one of ours."""
     generation: Generation | None = None
+    samples: UnitSamples | None = None
+    """The samples of what it ran in Python; None if there are none."""
 
     @property
     def key(self) -> tuple[int, int]:
         """The trace id and span id of the span above."""
         return self.parent_span.trace_id, self.parent_span.span_id
 
+    def take_samples(self, unit: UnitSummary, *, is_partial: bool) -> FunctionTimes:
+        """Remove and return the samples of the unit that is decided, or of a part of it."""
+        if self.samples is None:
+            return {}
+        if is_partial:
+            return self.samples.take_part()
+        end_ns: int | None = unit.end_ns
+        if self.trace is not None:
+            end_ns = None if self.trace.name == TRAINING else self.trace.end_ns
+        return self.samples.take_all(end_ns)
+
     def add_attributes(
-        self, decided: Decided, index: int, unit: UnitSummary, *, in_step: bool
+        self,
+        decided: Decided,
+        index: int,
+        unit: UnitSummary,
+        outside: FunctionTimes,
+        *,
+        in_step: bool,
     ) -> None:
         """Add the attributes of the whole unit to the root of a trace of ours, or else to a span.
 
@@ -81,6 +103,7 @@ class UnitObjects:
             decided: the units that were decided together.
             index: the index of this one among them.
             unit: its summary.
+            outside: its samples.
             in_step: the span above is a step's, which has the attributes of generations itself.
         """
         waited_ns = wait_time_ns(unit.top_ns, unit.top_cpu_ns)
@@ -88,6 +111,7 @@ class UnitObjects:
         attributes: dict[str, Any] = {WAIT_TIME: waited_ns} if waited_ns else {}
         if unit.failed_rows:
             attributes[FAILED_COUNT] = unit.failed_rows
+        attributes |= outside_attributes(outside)
         generated: Mapping[str, Any] = {}
         prefill_ids: Sequence[int] = ()
         if generation is not None:
@@ -134,6 +158,10 @@ class Folding:
         )
         self._objects: dict[int, UnitObjects] = {}
         """The objects of the stage's open units, by the units' numbers."""
+        self._early_samples: dict[int, UnitSamples] = {}
+        """The samples of traces of ours in which no range has ended, so that they have no unit, by
+        the span ids of their roots.
+        """
 
     def add(
         self, batch: Batch, roots: Sequence[OwnRoot], *, continues: bool = False
@@ -148,11 +176,13 @@ class Folding:
             continues: it is a part of the same batch as the last one.
         """
         added = self._stage.add(batch, roots, continues=continues)
-        self._objects |= {
-            unit: UnitObjects(parent_span) for unit, parent_span in added.new_units.items()
-        }
+        for unit, parent_span in added.new_units.items():
+            samples = self._early_samples.pop(parent_span.span_id, None)
+            self._objects[unit] = UnitObjects(parent_span, samples=samples)
         if (batch.step_number >= 0).any():
             self._note_generations(batch, roots)
+        for sample in batch.samples:
+            self._add_sample(sample, roots)
         if added.names > MAX_NAMES:
             self._stage.add_nodes()  # a node that waited longer would have a forgotten name
             decided = self._decide_parts()
@@ -203,10 +233,40 @@ class Folding:
                 objects.generation = objects.generation or Generation()
                 objects.generation.add(number, end_ns, attributes)
 
+    def _add_sample(self, sample: Sample, roots: Sequence[OwnRoot]) -> None:
+        """Add a sample to its unit, if there is one, and the span above it hadn't ended."""
+        if has_no_work(sample.name):
+            return
+        samples = self._samples_of(sample, roots)
+        if samples is not None:
+            samples.add(sample)
+
+    def _samples_of(self, sample: Sample, roots: Sequence[OwnRoot]) -> UnitSamples | None:
+        """The samples to which one belongs; None if it is in no unit."""
+        outcome = outcome_of(sample.context)
+        root = find_root(roots, sample.last_begun) if outcome == Outcome.ROOTLESS else None
+        if root is None and outcome != Outcome.IN_SPAN:
+            return None
+        unit = self._stage.find(root.context if root is not None else sample.context)
+        if unit is not None:
+            return self._samples_until_end(self._objects[unit], sample.time_ns)
+        if root is None or not self._traces.has_open(root.context):
+            return None
+        return self._early_samples.setdefault(root.context.span_id, UnitSamples())
+
+    def _samples_until_end(self, unit: UnitObjects, time_ns: int) -> UnitSamples | None:
+        """The samples of a unit; None if the span above it had ended by then."""
+        end = self._spans.span_end(*unit.key)
+        if end is not None and end.end_ns is not None and end.end_ns < time_ns:
+            return None
+        unit.samples = unit.samples or UnitSamples()
+        return unit.samples
+
     def _finish(self, trace: StepTrace) -> bool:
         """Note that a trace of ours is complete, and so its unit; False if it has none."""
         unit = self._stage.find(trace.context)
         if unit is None:
+            self._early_samples.pop(trace.context.span_id, None)
             return False
         self._objects[unit].trace = trace
         self._stage.finish(unit, takes_sums=True)
@@ -303,14 +363,14 @@ class Folding:
         for index, (unit, _) in enumerate(part):
             own = objects[index]
             unit_sums = sums[index]
+            outside = own.take_samples(unit, is_partial=is_partial)
             if unit_sums is not None:
-                unit_sums.add(decided, index, unit.failed_rows)
+                unit_sums.add(decided, index, unit.failed_rows, outside)
                 unit_sums.is_ordinary &= part[0][1].is_ordinary
             has_waited = unit.top_ns >= MIN_WAIT_NS
-            if has_waited or unit.failed_rows or own.generation is not None:
-                own.add_attributes(
-                    decided, index, unit, in_step=is_ours(self._spans.find(*own.key))
-                )
+            if has_waited or unit.failed_rows or own.generation is not None or outside:
+                in_step = is_ours(self._spans.find(*own.key))
+                own.add_attributes(decided, index, unit, outside, in_step=in_step)
         roots = [one.trace for one in objects if one.trace is not None]
         is_root_sum = (decided.sums["span"] < 0) & (decided.sums["ranges"] > 0)
         for sum_index in np.flatnonzero(is_root_sum) if roots else ():

@@ -1,5 +1,5 @@
 """The attributes that say by sums what was folded: how many ranges, how long, which names took most
-of it.
+of it; and what ran in Python meanwhile.
 
 They are made for many at once, of columns: taking numbers out of columns one by one takes longer
 than all the rest.
@@ -19,6 +19,7 @@ from otel_recfn.sinks.spans.span_hook import (
     FOLDED_NS,
     UNIT_FOLDED_COUNT,
 )
+from otel_recfn.sinks.spans.unit_samples import FunctionTime, FunctionTimes
 from otel_recfn.support.texts import utf8_text
 
 CALLERS = "recfn.callers"
@@ -26,6 +27,8 @@ _SPAN_KEYS = (FOLDED_COUNT, FOLDED_NS, "recfn.folded.top")
 """The keys of the sums of what was folded into one span: how many, how long, which names."""
 _UNIT_KEYS = (UNIT_FOLDED_COUNT, "recfn.unit.folded.duration_ns", "recfn.unit.top")
 """The same of a whole unit."""
+_OUTSIDE_KEYS = ("recfn.unit.outside.duration_ns", "recfn.unit.outside.top")
+"""The keys of the time that samples found in Python functions: how long, which functions."""
 TOP_NAMES = 3
 """The number of names that took most, as ``native/stage/name_times.hpp`` gives them."""
 
@@ -59,14 +62,19 @@ class UnitSums:
         self._ranges = self._duration_ns = self._failed = 0
         self._top = dict[str, tuple[int, int]]()
         """The number and the self time of ranges, by name."""
+        self._outside = dict[str, FunctionTime]()
         self.is_ordinary = True
         """Whether every part of it is."""
 
-    def add(self, decided: Decided, unit: int, failed: int) -> None:
+    def add(self, decided: Decided, unit: int, failed: int, outside: FunctionTimes) -> None:
         """Add a part: the unit of that index among those that were decided together, with so many
-        failed ranges.
+        failed ranges, and these samples.
         """
         self._failed += failed
+        for name, time in outside.items():
+            total = self._outside.setdefault(name, FunctionTime())
+            total.count += time.count
+            total.duration_ns += time.duration_ns
         sums = decided.sums
         [*whole] = np.flatnonzero((sums["unit"] == unit) & (sums["is_whole_unit"] != 0))
         for index in whole:
@@ -85,7 +93,18 @@ class UnitSums:
         found: Attributes = {_UNIT_KEYS[2]: top} if top else {}
         if self._ranges:
             found |= {_UNIT_KEYS[0]: self._ranges, _UNIT_KEYS[1]: self._duration_ns}
-        return found | ({FAILED_COUNT: self._failed} if self._failed else {})
+        found |= {FAILED_COUNT: self._failed} if self._failed else {}
+        return found | outside_attributes(self._outside)
+
+
+def outside_attributes(functions: FunctionTimes) -> Attributes:
+    """The attributes of what samples found in a unit."""
+    if not functions:
+        return {}
+    longest = sorted(functions.items(), key=lambda item: -item[1].duration_ns)[:TOP_NAMES]
+    top = [_top_text(utf8_text(name), time.count, time.duration_ns) for name, time in longest]
+    duration_ns = sum(time.duration_ns for time in functions.values())
+    return {_OUTSIDE_KEYS[0]: duration_ns, _OUTSIDE_KEYS[1]: top}
 
 
 def _top_text(name: str, count: int, self_ns: int) -> str:

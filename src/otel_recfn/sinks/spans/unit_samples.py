@@ -1,0 +1,71 @@
+"""What a unit ran in Python while its threads recorded nothing, by function.
+
+    samples ──► below which span? ──► UnitSamples ──► FunctionTime ──► attributes of the unit
+
+A sample belongs to the unit below the span that was current, as far as the thread's ranges have
+told, or to the trace of ours that the thread's last range is in. What runs after that span has
+ended, and after the last range of a trace of ours, is of no unit. But what runs after a training
+step that nothing marks is that step's, until the next trace begins in the thread: such a step ends
+with its optimizer, and a program may save its model then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from otel_recfn.batches.sampled_functions import SampledRun, SampledRuns
+from otel_recfn.model.batch import Sample
+
+
+@dataclass(slots=True)
+class FunctionTime:
+    """The samples of a unit that found one function."""
+
+    count: int = 0
+    duration_ns: int = 0
+    longest: SampledRun | None = None
+    """The longest run of them; None if there are none."""
+
+    def add(self, run: SampledRun) -> None:
+        """Add a run of that function."""
+        self.count += run.samples
+        self.duration_ns += run.duration_ns
+        longest = self.longest
+        if longest is None or run.end_ns - run.start_ns > longest.end_ns - longest.start_ns:
+            self.longest = run
+
+
+FunctionTimes = Mapping[str, FunctionTime]
+"""The samples of a unit by function, the one with the most time first."""
+
+
+class UnitSamples:
+    """The samples of an open unit, since its last part."""
+
+    def __init__(self) -> None:
+        self._runs = SampledRuns()
+        self._functions: dict[str, FunctionTime] = {}
+
+    def add(self, sample: Sample) -> None:
+        """Add a sample, after the earlier ones of its thread."""
+        for run in self._runs.add([sample]):
+            self._add_run(run)
+
+    def take_part(self) -> FunctionTimes:
+        """Remove and return all but the runs that may still go on."""
+        found, self._functions = self._functions, {}
+        return dict(sorted(found.items(), key=lambda item: -item[1].duration_ns))
+
+    def take_all(self, end_ns: int | None) -> FunctionTimes:
+        """Remove and return all, but for what ran after the last range of a unit that ended then;
+        None: also that.
+        """
+        for run in self._runs.waiting():
+            if end_ns is None or run.since_ns < end_ns:
+                self._add_run(run)
+        self._runs = SampledRuns()
+        return self.take_part()
+
+    def _add_run(self, run: SampledRun) -> None:
+        self._functions.setdefault(run.name, FunctionTime()).add(run)

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
 from helpers.exported_traces import Traces
 from helpers.forked_work import in_child
+from helpers.otlp_server import OtlpServer
 from helpers.timeouts import PATIENCE_S, wait_until
 from otel_recfn import (
     InMemorySink,
@@ -19,6 +21,7 @@ from otel_recfn import (
     RecordScope,
     profile,
     record_function,
+    step,
 )
 from otel_recfn.observing import RecordFunction
 
@@ -211,3 +214,19 @@ def test_an_instrumented_program_may_switch_samples_off(monkeypatch: pytest.Monk
     assert sampler_runs()
     instrumentor.uninstrument()
     assert not sampler_runs()
+
+
+def test_what_took_most_of_a_request_is_a_span_also_by_otlp(
+    store: InMemorySink, instrumentor: OtelRecordFunctionInstrumentor
+) -> None:
+    with OtlpServer("http") as server:
+        exporter = OTLPSpanExporter(server.endpoint)
+        instrumentor.instrument(span_exporter=exporter, sinks=[store], outside=True)
+        with step("serve"):
+            with record_function("before"):
+                pass
+            parse_until_sampled(store)
+        assert instrumentor.flush(PATIENCE_S)
+        spans = {span.name: span for span in server.spans}
+    found = spans["outside PyTorch: json.loads (sampled)"]
+    assert found.parent_span_id == spans["serve"].span_id

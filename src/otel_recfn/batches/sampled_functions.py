@@ -102,6 +102,16 @@ class SampledRun(NamedTuple):
     is_directly_in_span: bool
     """Whether no range was open around it but a step."""
 
+    @property
+    def enclosing(self) -> int:
+        """The event id of the innermost range around it in the same span; 0: none."""
+        return 0 if self.is_directly_in_span else self.parent
+
+    @property
+    def length_ns(self) -> int:
+        """The time from its begin to its end."""
+        return self.end_ns - self.start_ns
+
     def goes_on_with(self, sample: Sample) -> bool:
         """Whether a later sample of the thread belongs to it."""
         return self.since_ns == sample.since_ns and self.name == sample.name

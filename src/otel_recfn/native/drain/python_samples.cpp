@@ -95,8 +95,10 @@ void Drain::place(Thread& thread, const NewSample& sample) {
   placed.parent = has_open ? open->row.event_id : 0;
   placed.last_begun = make_event_id(thread.buffer->number, thread.ordinal);
   placed.time_ns = time_ns;
-  placed.duration_ns = sample.duration_ns;
   placed.since_ns = std::min(thread.last_ns, time_ns);
+  // It had been quiet for long, was looked at seldom, and has recorded something meanwhile.
+  const int64_t longest_ns = std::max(kLookPeriodNs, time_ns - placed.since_ns);
+  placed.duration_ns = std::min(sample.duration_ns, longest_ns);
   placed.name = names_.intern(sample.name);
   placed.thread = thread.index;
   placed.context = has_open ? open->row.context : thread.context;

@@ -16,22 +16,28 @@
 
 namespace recfn {
 
+constexpr int64_t kLookPeriodNs = 20'000'000;  // 50 looks a second
+
 // What a thread ran, as rows of a drain index it.
 struct Sample {
   uint64_t parent;      // event id of the thread's innermost open range; 0: none
   uint64_t last_begun;  // event id of the last range that had begun in the thread
   int64_t time_ns;      // Unix nanoseconds
-  int64_t duration_ns;  // the time that it stands for: since the thread was looked at before
+  int64_t duration_ns;  // the time that it stands for
   int64_t since_ns;     // since when nothing had begun or ended in the thread
   uint32_t name, thread, context;
   bool is_directly_in_span;  // no range is open around it but a step
 };
 
 constexpr auto fields_of(const Sample*) {
-  return std::array{RECFN_FIELD(Sample, parent),   RECFN_FIELD(Sample, last_begun),
-                    RECFN_FIELD(Sample, time_ns),  RECFN_FIELD(Sample, duration_ns),
-                    RECFN_FIELD(Sample, since_ns), RECFN_FIELD(Sample, name),
-                    RECFN_FIELD(Sample, thread),   RECFN_FIELD(Sample, context),
+  return std::array{RECFN_FIELD(Sample, parent),
+                    RECFN_FIELD(Sample, last_begun),
+                    RECFN_FIELD(Sample, time_ns),
+                    RECFN_FIELD(Sample, duration_ns),
+                    RECFN_FIELD(Sample, since_ns),
+                    RECFN_FIELD(Sample, name),
+                    RECFN_FIELD(Sample, thread),
+                    RECFN_FIELD(Sample, context),
                     RECFN_FIELD(Sample, is_directly_in_span)};
 }
 

@@ -14,7 +14,7 @@
 namespace recfn {
 namespace {
 
-constexpr uint64_t kPeriodNs = 20'000'000;  // 50 looks a second
+constexpr auto kPeriodNs = static_cast<uint64_t>(kLookPeriodNs);
 constexpr long kQuietNs = 1'000'000;
 
 RowRecordType<QuietThread> quiet_type;

@@ -15,17 +15,17 @@ its ranges, or at 2,000 rows. A flush decides the other units in part, and they 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from opentelemetry.trace import SpanContext
 
 from otel_recfn.batches.outcomes import Outcome, outcome_of
-from otel_recfn.batches.sampled_functions import has_no_work
+from otel_recfn.batches.sampled_functions import SampledRun, has_no_work
 from otel_recfn.batches.stage import MAX_WAITING, Added, Decided, OwnRoot, Stage, find_root
 from otel_recfn.model.batch import Batch, Sample
 from otel_recfn.model.events import MIN_WAIT_NS, WAIT_TIME, wait_time_ns
@@ -38,7 +38,12 @@ from otel_recfn.sinks.spans.span_hook import FAILED_COUNT
 from otel_recfn.sinks.spans.step_traces import TRAINING, StepTrace, StepTraces
 from otel_recfn.sinks.spans.sum_attributes import outside_attributes, sum_attributes
 from otel_recfn.sinks.spans.unit_attributes import add_to_unit, decoding_in
-from otel_recfn.sinks.spans.unit_samples import FunctionTimes, UnitSamples
+from otel_recfn.sinks.spans.unit_samples import (
+    FunctionTimes,
+    SampledSpan,
+    UnitSamples,
+    spans_in,
+)
 from otel_recfn.support.span_log import is_ours
 
 if TYPE_CHECKING:
@@ -59,6 +64,22 @@ names.
 """
 
 
+class UnitPart(NamedTuple):
+    """A unit that is decided, or a part of it."""
+
+    unit: UnitSummary
+    functions: FunctionTimes
+    """The samples in it."""
+    sampled: Sequence[tuple[str, SampledRun]]
+    """The functions that get a span, each with the run of samples that this shows."""
+
+    @property
+    def has_attributes(self) -> bool:
+        """Whether a span may have attributes of the whole unit that aren't sums of ranges."""
+        has_waited = self.unit.top_ns >= MIN_WAIT_NS
+        return has_waited or self.unit.failed_rows > 0 or len(self.functions) > 0
+
+
 @dataclass(eq=False, slots=True)
 class UnitObjects:
     """The Python objects of an open unit, of which the stage has everything else."""
@@ -77,41 +98,36 @@ class UnitObjects:
         """The trace id and span id of the span above."""
         return self.parent_span.trace_id, self.parent_span.span_id
 
-    def take_samples(self, unit: UnitSummary, *, is_partial: bool) -> FunctionTimes:
-        """Remove and return the samples of the unit that is decided, or of a part of it."""
-        if self.samples is None:
-            return {}
-        if is_partial:
-            return self.samples.take_part()
-        end_ns: int | None = unit.end_ns
-        if self.trace is not None:
-            end_ns = None if self.trace.name == TRAINING else self.trace.end_ns
-        return self.samples.take_all(end_ns)
+    def part(self, unit: UnitSummary, *, is_partial: bool) -> UnitPart:
+        """The unit that is decided, or a part of it, with the samples, which it takes."""
+        end_ns = unit.end_ns
+        functions: FunctionTimes = {}
+        if self.samples is not None and is_partial:
+            functions = self.samples.take_part()
+        elif self.samples is not None:
+            trains = self.trace is not None and self.trace.name == TRAINING
+            end_ns = self.trace.end_ns if self.trace is not None else end_ns
+            functions = self.samples.take_all(None if trains else end_ns)
+        return UnitPart(unit, functions, spans_in(functions, unit.start_ns, end_ns))
 
     def add_attributes(
-        self,
-        decided: Decided,
-        index: int,
-        unit: UnitSummary,
-        outside: FunctionTimes,
-        *,
-        in_step: bool,
+        self, decided: Decided, index: int, part: UnitPart, *, in_step: bool
     ) -> None:
         """Add the attributes of the whole unit to the root of a trace of ours, or else to a span.
 
         Args:
             decided: the units that were decided together.
             index: the index of this one among them.
-            unit: its summary.
-            outside: its samples.
+            part: what is decided of it.
             in_step: the span above is a step's, which has the attributes of generations itself.
         """
+        unit = part.unit
         waited_ns = wait_time_ns(unit.top_ns, unit.top_cpu_ns)
         generation = self.generation
         attributes: dict[str, Any] = {WAIT_TIME: waited_ns} if waited_ns else {}
         if unit.failed_rows:
             attributes[FAILED_COUNT] = unit.failed_rows
-        attributes |= outside_attributes(outside)
+        attributes |= outside_attributes(part.functions)
         generated: Mapping[str, Any] = {}
         prefill_ids: Sequence[int] = ()
         if generation is not None:
@@ -348,29 +364,44 @@ class Folding:
             is_cut=is_cut,
         )
 
-    def _decided(self, part: Sequence[tuple[UnitSummary, Grant]], is_partial: bool) -> DecidedUnits:
+    def _decided(
+        self, granted: Sequence[tuple[UnitSummary, Grant]], is_partial: bool
+    ) -> DecidedUnits:
         """Decide units that are all ordinary or all not, each with its grant."""
-        objects = [self._objects[unit.unit] for unit, _ in part]
-        ranges = sum(unit.rows for unit, _ in part)
-        grants = [(unit.unit, grant.spans) for unit, grant in part]
+        objects = [self._objects[unit.unit] for unit, _ in granted]
+        parts = [
+            own.part(unit, is_partial=is_partial)
+            for own, (unit, _) in zip(objects, granted, strict=True)
+        ]
+        ranges = sum(unit.rows for unit, _ in granted)
+        is_ordinary = granted[0][1].is_ordinary
         sums = [self._batches.sums_of(one.key) for one in objects]
         decided = self._stage.decide(
-            grants,
+            [
+                (unit.unit, max(1, grant.spans - len(part.sampled)))
+                for part, (unit, grant) in zip(parts, granted, strict=True)
+            ],
             [one.parent_span for one in objects],
             is_partial=is_partial,
-            named=[grant[0] for grant, own in zip(grants, sums, strict=True) if own is not None],
+            named=[
+                part.unit.unit for part, own in zip(parts, sums, strict=True) if own is not None
+            ],
+            sampled=[(part.unit.unit, run) for part in parts for _, run in part.sampled],
         )
-        for index, (unit, _) in enumerate(part):
+        for index, part in enumerate(parts):
             own = objects[index]
             unit_sums = sums[index]
-            outside = own.take_samples(unit, is_partial=is_partial)
             if unit_sums is not None:
-                unit_sums.add(decided, index, unit.failed_rows, outside)
-                unit_sums.is_ordinary &= part[0][1].is_ordinary
-            has_waited = unit.top_ns >= MIN_WAIT_NS
-            if has_waited or unit.failed_rows or own.generation is not None or outside:
+                unit_sums.add(decided, index, part.unit.failed_rows, part.functions)
+                unit_sums.is_ordinary &= is_ordinary
+            if part.has_attributes or own.generation is not None:
                 in_step = is_ours(self._spans.find(*own.key))
-                own.add_attributes(decided, index, unit, outside, in_step=in_step)
+                own.add_attributes(decided, index, part, in_step=in_step)
+        sampled = [
+            span
+            for part, own in zip(parts, objects, strict=True)
+            for span in _sampled_spans(decided, part, own.parent_span)
+        ]
         roots = [one.trace for one in objects if one.trace is not None]
         is_root_sum = (decided.sums["span"] < 0) & (decided.sums["ranges"] > 0)
         for sum_index in np.flatnonzero(is_root_sum) if roots else ():
@@ -389,8 +420,25 @@ class Folding:
                 [*decided.plan.batch.names, *decided.names.values()],
                 [table for table in tables if len(table)],
             )
-            + len(roots) * ROOT_BYTES
+            + (len(roots) + len(sampled)) * ROOT_BYTES
         )
         return DecidedUnits(
-            decided.plan, decided, roots, ranges, part[0][1].is_ordinary, nbytes=nbytes
+            decided.plan, decided, roots, ranges, is_ordinary, nbytes=nbytes, sampled=sampled
         )
+
+
+def _sampled_spans(
+    decided: Decided, part: UnitPart, unit_parent: SpanContext
+) -> Iterator[SampledSpan]:
+    """The spans for functions of a unit: below the range around each, or directly in the unit.
+
+    One in a range that has no span of its own gets none.
+    """
+    for name, run in part.sampled:
+        parent_id = unit_parent.span_id
+        if run.enclosing:
+            rows = np.flatnonzero(decided.plan.batch.event_id == run.enclosing)
+            if not len(rows):
+                continue
+            parent_id = int(decided.plan.part(rows).span_id[0])
+        yield SampledSpan(name, part.functions[name], run, unit_parent, parent_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,8 +13,15 @@ from spans_harness import ELSEWHERE, LATER_NS, Harness
 
 from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, context, make_batch
 from otel_recfn.model.batch import NO_CONTEXT, Batch, Sample, SpanContextRef
-from otel_recfn.model.events import ContextFlag, EventFlag, EventSource, make_event_id
+from otel_recfn.model.events import (
+    ContextFlag,
+    EventFlag,
+    EventSource,
+    RecordScope,
+    make_event_id,
+)
 from otel_recfn.sinks.spans.budgets import Volume
+from otel_recfn.sinks.spans.span_hook import Hook
 
 MS = 1_000_000
 TIME, TOP = "recfn.unit.outside.duration_ns", "recfn.unit.outside.top"
@@ -53,8 +61,8 @@ def samples(
 class Request:
     """A span of the program's, and what a sink sends below it."""
 
-    def __init__(self, volume: Volume | None = None) -> None:
-        self.harness = Harness(volume=volume or Volume(100))
+    def __init__(self, volume: Volume | None = None, hook: Hook | None = None) -> None:
+        self.harness = Harness(volume=volume or Volume(100), hook=hook)
         self.span = ELSEWHERE.start_span("request", start_time=BASE_NS)
         ids = self.span.get_span_context()
         self.harness.sink.saw(ids.trace_id, ids.span_id, self.span)
@@ -158,3 +166,123 @@ def test_a_sample_of_another_threads_trace_is_not_of_this_one() -> None:
     elsewhere = make_event_id(WORKER_THREAD.number, 1)
     other = sample._replace(thread=WORKER_THREAD, last_begun=elsewhere)
     assert not outside(own_trace(TRAINING, [other]))
+
+
+def sampled(spans: Sequence[ReadableSpan]) -> list[ReadableSpan]:
+    return [span for span in spans if "recfn.sampled" in (span.attributes or {})]
+
+
+def name_of_parent(span: ReadableSpan, spans: Sequence[ReadableSpan]) -> str:
+    assert span.parent is not None
+    return {one.context.span_id: one.name for one in spans}.get(span.parent.span_id, "above")
+
+
+def milliseconds(span: ReadableSpan) -> tuple[float, float]:
+    assert span.start_time is not None
+    assert span.end_time is not None
+    return (span.start_time - BASE_NS) / MS, (span.end_time - BASE_NS) / MS
+
+
+def test_a_function_that_took_a_tenth_has_a_span_where_it_ran_for_longest() -> None:
+    rows = [operator(1, 0, 10), operator(2, 100, 100), operator(3, 300, 10)]
+    found = [
+        *samples(SAVE, 1, 10, 20, 40, 60),
+        *samples(LOAD, 1, 10, 80),
+        *samples(SAVE, 2, 200, 225),
+    ]
+    request = Request()
+    spans = request.end(rows, found, 400)
+    [span] = sampled(spans)
+    assert span.name == "outside PyTorch: gzip.compress (sampled)"
+    assert milliseconds(span) == (10, 60)
+    assert name_of_parent(span, spans) == "above"
+    attributes = span.attributes or {}
+    assert attributes["recfn.sampled"] is True
+    assert attributes["recfn.sample_count"] == 4
+    assert attributes["recfn.sampled_time_ns"] == 80 * MS
+    assert attributes["recfn.sampled_function"] == SAVE
+    assert attributes["thread.name"] == "MainThread"
+    counters = request.harness.sink.counters()
+    assert (counters["added"], counters["exported"]) == (1, len(rows) + 1)
+
+
+def test_functions_in_one_gap_lie_one_after_the_other() -> None:
+    found = [*samples(SAVE, 1, 10, 40), *samples(LOAD, 1, 10, 50, 70)]
+    assert [
+        milliseconds(one) for one in sampled(Request().end([operator(1, 0, 10)], found, 80))
+    ] == [
+        (40, 70),
+        (20, 40),
+    ]
+
+
+BLOCK: dict[str, Any] = {
+    "name": "load",
+    "source": EventSource.RECORD_FUNCTION,
+    "scope": RecordScope.USER_SCOPE,
+}
+
+
+def in_block(name: str, block: int, since_ms: int, *at_ms: int) -> list[Sample]:
+    """Samples in the n-th range of the main thread, which is open."""
+    event_id = make_event_id(MAIN_THREAD.number, block)
+    return [
+        one._replace(parent=event_id, is_directly_in_span=False)
+        for one in samples(name, block, since_ms, *at_ms)
+    ]
+
+
+def test_it_lies_in_the_range_around_it() -> None:
+    spans = Request().end([operator(1, 0, 100, **BLOCK)], in_block(LOAD, 1, 0, 20, 40), 110)
+    [span] = sampled(spans)
+    assert name_of_parent(span, spans) == "load"
+
+
+def test_in_a_range_without_a_span_of_its_own_it_has_none() -> None:
+    rows = [operator(number, 100 * number, 90, **BLOCK) for number in range(1, 41)]
+    found = [one for n in range(1, 41) for one in in_block(LOAD, n, 100 * n, 100 * n + 30)]
+    spans = Request(Volume(10)).end(rows, found, 4200)
+    assert not sampled(spans)
+    assert outside(spans)
+
+
+def test_directly_in_a_step_it_lies_in_the_steps_span() -> None:
+    found = [one._replace(parent=77) for one in samples(SAVE, 1, 10, 30)]
+    [span] = sampled(Request().end([operator(1, 0, 10)], found, 60))
+    assert span.parent is not None
+
+
+def test_sums_of_ranges_lie_beside_it() -> None:
+    starts = [*range(50), *range(150, 200)]
+    rows = [
+        operator(number, start_ms, 1, name="mm" if number % 2 else "add")
+        for number, start_ms in enumerate(starts, 1)
+    ]
+    spans = Request(Volume(5)).end(rows, samples(SAVE, 50, 50, 70, 90, 110, 130, 149), 200)
+    times = sorted(map(milliseconds, spans))
+    assert len(sampled(spans)) == 1
+    assert sum(end - start for start, end in times) == pytest.approx(200, abs=2)
+    assert all(end <= start for (_, end), (start, _) in pairwise(times))
+
+
+def test_it_counts_as_a_span_of_the_budget() -> None:
+    rows = [operator(number, 10 * number, 9) for number in range(1, 11)]
+    spans = Request(Volume(4)).end(rows, samples(SAVE, 10, 109, 150), 160)
+    assert len(sampled(spans)) == 1
+    assert len(spans) <= 4
+
+
+def test_a_hook_that_drops_the_range_around_it_leaves_it_in_the_range_around_that() -> None:
+    request = Request(hook=lambda row, _attributes: False if row.name == "inner" else None)
+    outer = operator(1, 0, 100, **BLOCK)
+    inner = operator(2, 5, 90, **{**BLOCK, "name": "inner"}, parent=outer["event_id"])
+    spans = request.end([inner, outer], in_block(LOAD, 2, 5, 30, 50), 110)
+    [span] = sampled(spans)
+    assert name_of_parent(span, spans) == "load"
+
+
+def test_after_a_training_step_it_shows_what_the_step_waited_for() -> None:
+    spans = own_trace(TRAINING, samples(SAVE, 2, 70, 90, 110))
+    [span] = sampled(spans)
+    assert name_of_parent(span, spans) == "training step"
+    assert milliseconds(span) == (70, 110)

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -15,6 +16,7 @@ from helpers.exported_traces import Traces
 from helpers.forked_work import in_child
 from helpers.otlp_server import OtlpServer
 from helpers.timeouts import PATIENCE_S, wait_until
+from helpers.trace_files import samples_in
 from otel_recfn import (
     InMemorySink,
     OtelRecordFunctionInstrumentor,
@@ -24,6 +26,7 @@ from otel_recfn import (
     step,
 )
 from otel_recfn.observing import RecordFunction
+from otel_recfn.report.traces.reading import read_trace
 
 TEXT = json.dumps([{"a": number} for number in range(1000)])
 
@@ -230,3 +233,22 @@ def test_what_took_most_of_a_request_is_a_span_also_by_otlp(
         spans = {span.name: span for span in server.spans}
     found = spans["outside PyTorch: json.loads (sampled)"]
     assert found.parent_span_id == spans["serve"].span_id
+
+
+def test_chrome_traces_have_them_as_samples(
+    tmp_path: Path, store: InMemorySink, instrumentor: OtelRecordFunctionInstrumentor
+) -> None:
+    written, exported = tmp_path / "written.json", tmp_path / "exported.json"
+    instrumentor.instrument(chrome_trace=written, sinks=[store], outside=True)
+    with profile() as prof:
+        with record_function("before"):
+            pass
+        parse_until_sampled(store)
+    prof.export_chrome_trace(exported)
+    instrumentor.uninstrument()
+    for path in (written, exported):
+        found = [event["args"]["Sampled function"] for event in samples_in(path)]
+        assert any("parse_until_sampled: json.loads" in name for name in found)
+        process = read_trace(path).process
+        assert any("parse_until_sampled: json.loads" in one.name for one in process.samples)
+        assert not any("sampled" in name for name in process.batch.names)

@@ -16,6 +16,10 @@ from typing import NamedTuple
 from otel_recfn.model.batch import Sample
 from otel_recfn.model.columns import Track
 
+SAMPLED = "python_sample"
+"""The category of a run of samples in a Chrome trace."""
+SAMPLED_FUNCTION, SAMPLE_COUNT, SAMPLED_TIME = "Sampled function", "Samples", "Sampled time (ns)"
+"""Its arguments."""
 MAX_THREADS = 256
 """The maximum number of threads whose last runs wait for more samples."""
 MAX_RUNS = 256

@@ -69,17 +69,30 @@ class Sample(NamedTuple):
     name: int
     thread: int
     context: int
+    waits_for: int
     is_directly_in_span: bool
+    is_in_operator: bool
 
 class QuietThread(NamedTuple):
     """A thread that has recorded nothing for a millisecond."""
 
     number: int
     ident: int
+    native_id: int
     position: int
     """The position of its ring."""
     duration_ns: int
     """The time since the thread was looked at before."""
+    interval_ns: int
+    """The last part of that time, of which CPU clocks say the following; 0: they say nothing."""
+    worked_ns: int
+    """The thread's own work."""
+    coreless_ns: int
+    """The time that it waited for a core."""
+    others_ns: int
+    """The work of the process's other threads."""
+    busiest: int
+    """The native id of that which worked most."""
 
 class Drained(NamedTuple):
     """What closed since the last drain."""
@@ -506,7 +519,9 @@ def wait_for_quiet(seconds: float, /) -> list[QuietThread]:
     """
 
 def wake_looks() -> None: ...
-def add_sample(thread_number: int, position: int, duration_ns: int, name: str, /) -> None: ...
+def add_sample(
+    thread_number: int, position: int, duration_ns: int, name: str, waits_for: str, /
+) -> None: ...
 def watch_calls(
     functions: tuple[FunctionType, ...],
     enter: Callable[[Any], Any],

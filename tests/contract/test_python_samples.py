@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,9 +27,12 @@ from otel_recfn import (
     record_function,
     step,
 )
+from otel_recfn._native import QuietThread
 from otel_recfn.observing import RecordFunction
 from otel_recfn.report.traces.reading import read_trace
+from otel_recfn.sources.python_samples import CORES, waits_for
 
+MS = 1_000_000
 TEXT = json.dumps([{"a": number} for number in range(1000)])
 
 
@@ -46,6 +51,11 @@ class Pictures:
 def parse(done: threading.Event) -> None:
     while not done.is_set():
         json.loads(TEXT)
+
+
+def spin(done: threading.Event) -> None:
+    while not done.is_set():
+        pass
 
 
 def lookup_vocabulary(lock: threading.Lock) -> None:
@@ -252,3 +262,67 @@ def test_chrome_traces_have_them_as_samples(
         process = read_trace(path).process
         assert any("parse_until_sampled: json.loads" in one.name for one in process.samples)
         assert not any("sampled" in name for name in process.batch.names)
+
+
+MANY = 10
+"""So many samples that the first one, of which clocks say nothing, is little of the time."""
+
+
+def waits(store: InMemorySink, thread: str) -> Counter[str]:
+    return Counter(one.waits_for for one in store.samples() if one.thread.name == thread)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no clocks of other threads")
+@pytest.mark.parametrize("spins", [True, False])
+def test_who_waits_says_for_whom(traces: Traces, store: InMemorySink, spins: bool) -> None:
+    lock = threading.Lock()
+    done = threading.Event()
+    spinner = threading.Thread(target=spin, args=(done,), name="spinner-0")
+    if spins:
+        spinner.start()
+    lock.acquire()
+
+    def look_up(_done: threading.Event) -> None:
+        with traces.tracer.start_as_current_span("request"), record_function("look up"):
+            lookup_vocabulary(lock)
+
+    waited_for = "spinner-0" if spins else "lookup_vocabulary"
+    with running(look_up):
+        wait_until(lambda: waits(store, "worker")[waited_for] >= MANY)
+        lock.release()
+    done.set()
+    if spins:
+        spinner.join(PATIENCE_S)
+    attributes = traces.by_name()["look up"].attributes or {}
+    assert any(waited_for in text for text in attributes["recfn.unit.waited_for"])
+
+
+def quiet_thread(
+    worked_ms: int,
+    coreless_ms: int = 0,
+    others_ms: int = 0,
+    interval_ms: int = 20,
+    busiest: int = threading.get_native_id(),
+) -> QuietThread:
+    """A thread that has been quiet for 20 ms."""
+    times = (interval_ms * MS, worked_ms * MS, coreless_ms * MS, others_ms * MS)
+    return QuietThread((1, 0, 0, 0, 20 * MS, *times, busiest))
+
+
+@pytest.mark.parametrize(
+    ("thread", "reason"),
+    [
+        (quiet_thread(12), ""),
+        (quiet_thread(0, interval_ms=0), ""),
+        (quiet_thread(2, others_ms=10), threading.current_thread().name),
+        (quiet_thread(2, coreless_ms=10), "other processes"),
+        (quiet_thread(2, coreless_ms=10, others_ms=9 * CORES), "other processes"),
+        (quiet_thread(2, coreless_ms=10, others_ms=10 * CORES), threading.current_thread().name),
+        (quiet_thread(2, others_ms=10, busiest=0), "load: json.loads"),
+        (quiet_thread(2, coreless_ms=5, others_ms=5), "load: json.loads"),
+    ],
+)
+def test_a_thread_waits_for_threads_that_work_for_a_core_or_in_its_function(
+    thread: QuietThread, reason: str
+) -> None:
+    assert waits_for(thread, "load: json.loads") == reason

@@ -9,7 +9,7 @@ samples       ·  save: gzip.compress  ·  ·  json.dumps  ·    ·
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -76,7 +76,8 @@ def sampled_functions(samples: Iterable[Sample]) -> list[SampledFunction]:
     """The functions that samples found, by name and thread, the longest first."""
     found: dict[tuple[str, str], list[Sample]] = defaultdict(list)
     for sample in samples:
-        found[sample.name, sample.thread.name].append(sample)
+        if not sample.is_in_operator:
+            found[sample.name, sample.thread.name].append(sample)
     functions = [
         SampledFunction(name, thread, sum(each.duration_ns for each in some) / 1000, len(some))
         for (name, thread), some in found.items()
@@ -105,6 +106,10 @@ class SampledRun(NamedTuple):
     """The event id of the innermost range around it, which the program runs; 0: none."""
     is_directly_in_span: bool
     """Whether no range was open around it but a step."""
+    is_in_operator: bool
+    """Whether the thread waited in an operator, whose time it is."""
+    waits_ns: Mapping[str, int]
+    """The time for which the thread waited, by what it waited for."""
 
     @property
     def enclosing(self) -> int:
@@ -126,6 +131,7 @@ class SampledRun(NamedTuple):
             end_ns=sample.time_ns,
             duration_ns=self.duration_ns + sample.duration_ns,
             samples=self.samples + 1,
+            waits_ns=sum_of(self.waits_ns, _waits_ns(sample)),
         )
 
 
@@ -172,4 +178,17 @@ def _run_of(sample: Sample, earliest_ns: int) -> SampledRun:
         samples=1,
         parent=sample.parent,
         is_directly_in_span=sample.is_directly_in_span,
+        is_in_operator=sample.is_in_operator,
+        waits_ns=_waits_ns(sample),
     )
+
+
+def _waits_ns(sample: Sample) -> Mapping[str, int]:
+    return {sample.waits_for: sample.duration_ns} if sample.waits_for else {}
+
+
+def sum_of(times: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:
+    """The times by name, together with more of them."""
+    if not more:
+        return times
+    return {**times, **{name: times.get(name, 0) + each for name, each in more.items()}}

@@ -280,6 +280,8 @@ CPU_TIME, WAIT_TIME = "recfn.cpu_time_ns", "recfn.unit.wait_time_ns"
 is most of it.
 """
 MIN_WAIT_NS = 1_000_000
+OTHER_PROCESSES = "other processes"
+"""What a sampled thread waits for if these have the cores."""
 
 
 def wait_time_ns(duration_ns: int, cpu_time_ns: int) -> int:

@@ -71,7 +71,13 @@ std::vector<QuietThread> Drain::end_look() {
                           looks.position != looks.first_position && !thread.has_ended;
     looks.quiet_ns = is_quiet ? looks.quiet_ns + duration_ns : 0;
     if (is_quiet) {
-      quiet.push_back({buffer.number, buffer.identity.ident, looks.position, duration_ns});
+      QuietThread found{};
+      found.number = buffer.number;
+      found.ident = buffer.identity.ident;
+      found.native_id = buffer.identity.native_id;
+      found.position = looks.position;
+      found.duration_ns = duration_ns;
+      quiet.push_back(found);
     }
   }
   return quiet;
@@ -85,10 +91,12 @@ void Drain::add_sample(uint64_t thread_number, NewSample sample) {
   if (found != threads_.end()) found->samples.push_back(std::move(sample));
 }
 
-// An operator is no Python: what it takes is its own time, whatever frame is below it.
+// An operator is no Python: what it takes is its own time, whatever frame is below it. But what its
+// thread waits for there is of interest.
 void Drain::place(Thread& thread, const NewSample& sample) {
   const OpenRange* const open = innermost(thread, thread.open.data() + thread.open.size());
-  if (open != nullptr && open->row.scope != kUserScope) return;
+  const bool is_in_operator = open != nullptr && open->row.scope != kUserScope;
+  if (is_in_operator && sample.waits_for.empty()) return;
   const bool has_open = open != nullptr;
   const int64_t time_ns = clock_->monotonic_ns(sample.ticks) + clock_->offset_ns(sample.ticks);
   Sample placed{};
@@ -102,6 +110,8 @@ void Drain::place(Thread& thread, const NewSample& sample) {
   placed.name = names_.intern(sample.name);
   placed.thread = thread.index;
   placed.context = has_open ? open->row.context : thread.context;
+  placed.waits_for = names_.intern(sample.waits_for);
+  placed.is_in_operator = is_in_operator;
   placed.is_directly_in_span = !has_open || open->row.source == kStepSource;
   out_.samples.push_back(placed);
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from otel_recfn.batches.sampled_functions import SampledRun, SampledRuns
+from otel_recfn.batches.sampled_functions import MAX_THREADS, SampledRun, SampledRuns
 from otel_recfn.model.batch import Batch, Sample
 
 AFTER_RANGES_NS = 64
@@ -36,8 +36,10 @@ class SampleSlices:
         changes: dict[int, list[int]] = {thread: [at] for thread, at in self._changes.items()}
         for span in batch.spans:
             changes.setdefault(span.thread.native_id, []).append(span.end_ns or span.start_ns)
-        over = self._runs.add([_after_changes(sample, changes) for sample in batch.samples])
-        self._changes = {thread: max(times) for thread, times in changes.items()}
+        samples = [sample for sample in batch.samples if not sample.is_in_operator]
+        over = self._runs.add([_after_changes(sample, changes) for sample in samples])
+        newest = sorted((max(times), thread) for thread, times in changes.items())
+        self._changes = {thread: at for at, thread in newest[-MAX_THREADS:]}
         return [run for run in map(_after_ranges, over) if run.length_ns > 0]
 
     def waiting(self, ends_ns: Mapping[int, int]) -> list[SampledRun]:

@@ -36,11 +36,16 @@ from otel_recfn.sinks.spans.request_batches import RequestBatches
 from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits, roots_alone
 from otel_recfn.sinks.spans.span_hook import FAILED_COUNT
 from otel_recfn.sinks.spans.step_traces import TRAINING, StepTrace, StepTraces
-from otel_recfn.sinks.spans.sum_attributes import outside_attributes, sum_attributes
+from otel_recfn.sinks.spans.sum_attributes import (
+    outside_attributes,
+    sum_attributes,
+    wait_attributes,
+)
 from otel_recfn.sinks.spans.unit_attributes import add_to_unit, decoding_in
 from otel_recfn.sinks.spans.unit_samples import (
     FunctionTimes,
     SampledSpan,
+    SampledTime,
     UnitSamples,
     spans_in,
 )
@@ -70,6 +75,10 @@ class UnitPart(NamedTuple):
     unit: UnitSummary
     functions: FunctionTimes
     """The samples in it."""
+    waits_ns: Mapping[str, int]
+    """The time for which its threads waited, by what they waited for, if it waited for most of its
+    time.
+    """
     sampled: Sequence[tuple[str, SampledRun]]
     """The functions that get a span, each with the run of samples that this shows."""
 
@@ -77,7 +86,8 @@ class UnitPart(NamedTuple):
     def has_attributes(self) -> bool:
         """Whether a span may have attributes of the whole unit that aren't sums of ranges."""
         has_waited = self.unit.top_ns >= MIN_WAIT_NS
-        return has_waited or self.unit.failed_rows > 0 or len(self.functions) > 0
+        is_sampled = bool(self.functions or self.waits_ns)
+        return has_waited or self.unit.failed_rows > 0 or is_sampled
 
 
 @dataclass(eq=False, slots=True)
@@ -98,17 +108,22 @@ class UnitObjects:
         """The trace id and span id of the span above."""
         return self.parent_span.trace_id, self.parent_span.span_id
 
-    def part(self, unit: UnitSummary, *, is_partial: bool) -> UnitPart:
-        """The unit that is decided, or a part of it, with the samples, which it takes."""
+    def part(self, unit: UnitSummary, max_sampled: int, *, is_partial: bool) -> UnitPart:
+        """The unit that is decided, or a part of it, with the samples, which it takes, and so many
+        spans of them at most.
+        """
         end_ns = unit.end_ns
-        functions: FunctionTimes = {}
+        found = SampledTime({}, {})
         if self.samples is not None and is_partial:
-            functions = self.samples.take_part()
+            found = self.samples.take_part()
         elif self.samples is not None:
             trains = self.trace is not None and self.trace.name == TRAINING
             end_ns = self.trace.end_ns if self.trace is not None else end_ns
-            functions = self.samples.take_all(None if trains else end_ns)
-        return UnitPart(unit, functions, spans_in(functions, unit.start_ns, end_ns))
+            found = self.samples.take_all(None if trains else end_ns)
+        has_waited = 2 * sum(found.waits_ns.values()) > end_ns - unit.start_ns
+        waits_ns = found.waits_ns if has_waited else {}
+        spans = spans_in(found.functions, unit.start_ns, end_ns)[: max(0, max_sampled)]
+        return UnitPart(unit, found.functions, waits_ns, spans)
 
     def add_attributes(
         self, decided: Decided, index: int, part: UnitPart, *, in_step: bool
@@ -127,7 +142,7 @@ class UnitObjects:
         attributes: dict[str, Any] = {WAIT_TIME: waited_ns} if waited_ns else {}
         if unit.failed_rows:
             attributes[FAILED_COUNT] = unit.failed_rows
-        attributes |= outside_attributes(part.functions)
+        attributes |= outside_attributes(part.functions) | wait_attributes(part.waits_ns)
         generated: Mapping[str, Any] = {}
         prefill_ids: Sequence[int] = ()
         if generation is not None:
@@ -370,15 +385,15 @@ class Folding:
         """Decide units that are all ordinary or all not, each with its grant."""
         objects = [self._objects[unit.unit] for unit, _ in granted]
         parts = [
-            own.part(unit, is_partial=is_partial)
-            for own, (unit, _) in zip(objects, granted, strict=True)
+            own.part(unit, grant.spans - 1, is_partial=is_partial)
+            for own, (unit, grant) in zip(objects, granted, strict=True)
         ]
         ranges = sum(unit.rows for unit, _ in granted)
         is_ordinary = granted[0][1].is_ordinary
         sums = [self._batches.sums_of(one.key) for one in objects]
         decided = self._stage.decide(
             [
-                (unit.unit, max(1, grant.spans - len(part.sampled)))
+                (unit.unit, grant.spans - len(part.sampled))
                 for part, (unit, grant) in zip(parts, granted, strict=True)
             ],
             [one.parent_span for one in objects],

@@ -7,6 +7,8 @@ than all the rest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from otel_recfn.batches.number_sets import Indices, begin_offsets, indices_in
@@ -29,6 +31,7 @@ _UNIT_KEYS = (UNIT_FOLDED_COUNT, "recfn.unit.folded.duration_ns", "recfn.unit.to
 """The same of a whole unit."""
 _OUTSIDE_KEYS = ("recfn.unit.outside.duration_ns", "recfn.unit.outside.top")
 """The keys of the time that samples found in Python functions: how long, which functions."""
+WAITED_FOR = "recfn.unit.waited_for"
 TOP_NAMES = 3
 """The number of names that took most, as ``native/stage/name_times.hpp`` gives them."""
 
@@ -105,6 +108,14 @@ def outside_attributes(functions: FunctionTimes) -> Attributes:
     top = [_top_text(utf8_text(name), time.count, time.duration_ns) for name, time in longest]
     duration_ns = sum(time.duration_ns for time in functions.values())
     return {_OUTSIDE_KEYS[0]: duration_ns, _OUTSIDE_KEYS[1]: top}
+
+
+def wait_attributes(waits_ns: Mapping[str, int]) -> Attributes:
+    """The attribute that says for whom a unit waited, each with its share of the waits."""
+    whole_ns = sum(waits_ns.values())
+    longest = sorted(waits_ns.items(), key=lambda item: -item[1])[:TOP_NAMES]
+    texts = [f"{utf8_text(name)}: {100 * each / whole_ns:.0f} %" for name, each in longest]
+    return {WAITED_FOR: texts} if texts else {}
 
 
 def _top_text(name: str, count: int, self_ns: int) -> str:

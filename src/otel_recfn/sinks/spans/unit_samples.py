@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.sampled_functions import SampledRun, SampledRuns
+from otel_recfn.batches.sampled_functions import SampledRun, SampledRuns, sum_of
 from otel_recfn.model.batch import Sample
 
 MIN_SHARE = 0.1
@@ -48,7 +48,15 @@ class FunctionTime:
 
 
 FunctionTimes = Mapping[str, FunctionTime]
-"""The samples of a unit by function, the one with the most time first."""
+"""The samples of a unit outside of operators by function, the one with the most time first."""
+
+
+class SampledTime(NamedTuple):
+    """What samples found in a unit."""
+
+    functions: FunctionTimes
+    waits_ns: Mapping[str, int]
+    """The time for which threads waited, by what they waited for."""
 
 
 class SampledSpan(NamedTuple):
@@ -82,18 +90,21 @@ class UnitSamples:
     def __init__(self) -> None:
         self._runs = SampledRuns()
         self._functions: dict[str, FunctionTime] = {}
+        self._waits_ns: Mapping[str, int] = {}
 
     def add(self, sample: Sample) -> None:
         """Add a sample, after the earlier ones of its thread."""
         for run in self._runs.add([sample]):
             self._add_run(run)
 
-    def take_part(self) -> FunctionTimes:
+    def take_part(self) -> SampledTime:
         """Remove and return all but the runs that may still go on."""
         found, self._functions = self._functions, {}
-        return dict(sorted(found.items(), key=lambda item: -item[1].duration_ns))
+        waits_ns, self._waits_ns = self._waits_ns, {}
+        longest_first = sorted(found.items(), key=lambda item: -item[1].duration_ns)
+        return SampledTime(dict(longest_first), waits_ns)
 
-    def take_all(self, end_ns: int | None) -> FunctionTimes:
+    def take_all(self, end_ns: int | None) -> SampledTime:
         """Remove and return all, but for what ran after the last range of a unit that ended then;
         None: also that.
         """
@@ -104,4 +115,6 @@ class UnitSamples:
         return self.take_part()
 
     def _add_run(self, run: SampledRun) -> None:
-        self._functions.setdefault(run.name, FunctionTime()).add(run)
+        self._waits_ns = sum_of(self._waits_ns, run.waits_ns)
+        if not run.is_in_operator:
+            self._functions.setdefault(run.name, FunctionTime()).add(run)

@@ -270,6 +270,7 @@ def test_it_counts_as_a_span_of_the_budget() -> None:
     spans = Request(Volume(4)).end(rows, samples(SAVE, 10, 109, 150), 160)
     assert len(sampled(spans)) == 1
     assert len(spans) <= 4
+    assert len(Request(Volume(1)).end(rows, samples(SAVE, 10, 109, 150), 160)) == 1
 
 
 def test_a_hook_that_drops_the_range_around_it_leaves_it_in_the_range_around_that() -> None:
@@ -286,3 +287,30 @@ def test_after_a_training_step_it_shows_what_the_step_waited_for() -> None:
     [span] = sampled(spans)
     assert name_of_parent(span, spans) == "training step"
     assert milliseconds(span) == (70, 110)
+
+
+def waited_for(spans: Sequence[ReadableSpan]) -> list[tuple[str, ...]]:
+    name = "recfn.unit.waited_for"
+    return [tuple(span.attributes[name]) for span in spans if name in (span.attributes or {})]
+
+
+def test_a_unit_that_waits_for_most_of_its_time_says_for_whom() -> None:
+    row = operator(1, 0, 100, **BLOCK)
+    found = in_block(LOAD, 1, 0, 20, 40, 60, 80)
+    reasons = ["spinner-0", "spinner-0", "spinner-0", LOAD]
+    waiting = [one._replace(waits_for=reason) for one, reason in zip(found, reasons, strict=True)]
+    assert waited_for(Request().end([row], waiting, 110)) == [("spinner-0: 75 %", f"{LOAD}: 25 %")]
+    assert not waited_for(Request().end([row], waiting, 500))
+    assert not waited_for(Request().end([row], found, 110))
+
+
+def test_waits_in_operators_are_no_time_outside() -> None:
+    row = operator(1, 0, 100)
+    waiting = [
+        one._replace(waits_for="spinner-0", is_in_operator=True)
+        for one in in_block(LOAD, 1, 0, 20, 40, 60, 80)
+    ]
+    spans = Request().end([row], waiting, 110)
+    assert waited_for(spans) == [("spinner-0: 100 %",)]
+    assert not outside(spans)
+    assert not sampled(spans)

@@ -39,6 +39,14 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "STOP_SECONDS", PATIENCE_S)
 
 
+@pytest.fixture(autouse=True)
+def without_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine takes samples of any instrumented program, whose spans then differ: tests of
+    samples ask for them.
+    """
+    monkeypatch.setenv("OTEL_RECFN_OUTSIDE", "false")
+
+
 @pytest.fixture
 def instrumentor() -> Iterator[OtelRecordFunctionInstrumentor]:
     made = OtelRecordFunctionInstrumentor()

@@ -62,21 +62,37 @@ class Sample(NamedTuple):
     """What a thread ran in Python while it recorded nothing, as that of ``model/batch.py``."""
 
     parent: int
+    last_begun: int
     time_ns: int
     duration_ns: int
+    since_ns: int
     name: int
     thread: int
     context: int
+    waits_for: int
+    is_directly_in_span: bool
+    is_in_operator: bool
 
 class QuietThread(NamedTuple):
     """A thread that has recorded nothing for a millisecond."""
 
     number: int
     ident: int
+    native_id: int
     position: int
     """The position of its ring."""
     duration_ns: int
     """The time since the thread was looked at before."""
+    interval_ns: int
+    """The last part of that time, of which CPU clocks say the following; 0: they say nothing."""
+    worked_ns: int
+    """The thread's own work."""
+    coreless_ns: int
+    """The time that it waited for a core."""
+    others_ns: int
+    """The work of the process's other threads."""
+    busiest: int
+    """The native id of that which worked most."""
 
 class Drained(NamedTuple):
     """What closed since the last drain."""
@@ -211,7 +227,9 @@ class Stage:
     def _plan(
         self, batch: Batch, contexts: NDArray[Any], roots: NDArray[Any], key: int, /
     ) -> Planned: ...
-    def _decide(self, grants: NDArray[Any], is_partial: bool, key: int, /) -> Decided: ...
+    def _decide(
+        self, grants: NDArray[Any], sampled: NDArray[Any], is_partial: bool, key: int, /
+    ) -> Decided: ...
     def _find(self, trace_high: int, trace_low: int, span_id: int, /) -> int: ...
     def end_span(
         self, unit: int, *, ended_by_ns: int, start_ns: int | None, end_ns: int | None, failed: bool
@@ -501,7 +519,9 @@ def wait_for_quiet(seconds: float, /) -> list[QuietThread]:
     """
 
 def wake_looks() -> None: ...
-def add_sample(thread_number: int, position: int, duration_ns: int, name: str, /) -> None: ...
+def add_sample(
+    thread_number: int, position: int, duration_ns: int, name: str, waits_for: str, /
+) -> None: ...
 def watch_calls(
     functions: tuple[FunctionType, ...],
     enter: Callable[[Any], Any],

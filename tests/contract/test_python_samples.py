@@ -5,18 +5,36 @@ from __future__ import annotations
 import gc
 import json
 import os
+import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
+from helpers.exported_traces import Traces
 from helpers.forked_work import in_child
+from helpers.otlp_server import OtlpServer
 from helpers.timeouts import PATIENCE_S, wait_until
-from otel_recfn import RecordScope, profile, record_function
+from helpers.trace_files import samples_in
+from otel_recfn import (
+    InMemorySink,
+    OtelRecordFunctionInstrumentor,
+    RecordScope,
+    profile,
+    record_function,
+    step,
+)
+from otel_recfn._native import QuietThread
 from otel_recfn.observing import RecordFunction
+from otel_recfn.report.traces.reading import read_trace
+from otel_recfn.sources.python_samples import CORES, waits_for
 
+MS = 1_000_000
 TEXT = json.dumps([{"a": number} for number in range(1000)])
 
 
@@ -35,6 +53,11 @@ class Pictures:
 def parse(done: threading.Event) -> None:
     while not done.is_set():
         json.loads(TEXT)
+
+
+def spin(done: threading.Event) -> None:
+    while not done.is_set():
+        pass
 
 
 def lookup_vocabulary(lock: threading.Lock) -> None:
@@ -170,3 +193,156 @@ def test_a_forked_child_goes_on_with_samples() -> None:
 
         in_child(sampled_in_child)
     assert not names(prof)
+
+
+@pytest.fixture
+def store() -> InMemorySink:
+    return InMemorySink()
+
+
+@pytest.fixture
+def traces(store: InMemorySink) -> Iterator[Traces]:
+    made = Traces(budgets={}, sinks=[store], outside=True)
+    yield made
+    made.instrumentor.uninstrument()
+
+
+def parse_until_sampled(store: InMemorySink) -> None:
+    while not any("parse_until_sampled: json.loads" in one.name for one in store.samples()):
+        json.loads(TEXT)
+
+
+def test_a_request_says_which_functions_took_its_time(traces: Traces, store: InMemorySink) -> None:
+    def serve() -> None:
+        with record_function("before"):
+            pass
+        parse_until_sampled(store)
+
+    traces.serve(serve)
+    attributes = traces.by_name()["before"].attributes or {}
+    assert attributes["recfn.unit.outside.duration_ns"] > 0
+    [*top] = attributes["recfn.unit.outside.top"]
+    assert any("parse_until_sampled: json.loads: " in text for text in top)
+
+
+def test_a_trace_of_ours_says_it_on_its_root(traces: Traces, store: InMemorySink) -> None:
+    with record_function("around"):
+        parse_until_sampled(store)
+    traces.instrumentor.uninstrument()
+    [root] = [span for span in traces.spans() if span.parent is None]
+    assert "recfn.unit.outside.top" in (root.attributes or {})
+
+
+def test_an_instrumented_program_may_switch_samples_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    instrumentor = OtelRecordFunctionInstrumentor()
+    monkeypatch.setenv("OTEL_RECFN_OUTSIDE", "false")
+    instrumentor.instrument()
+    assert not sampler_runs()
+    instrumentor.uninstrument()
+    monkeypatch.delenv("OTEL_RECFN_OUTSIDE")
+    instrumentor.instrument(outside=False)
+    assert not sampler_runs()
+    instrumentor.uninstrument()
+    instrumentor.instrument()
+    assert sampler_runs()
+    instrumentor.uninstrument()
+    assert not sampler_runs()
+
+
+def test_what_took_most_of_a_request_is_a_span_also_by_otlp(
+    store: InMemorySink, instrumentor: OtelRecordFunctionInstrumentor
+) -> None:
+    with OtlpServer("http") as server:
+        exporter = OTLPSpanExporter(server.endpoint)
+        instrumentor.instrument(span_exporter=exporter, sinks=[store], outside=True)
+        with step("serve"):
+            with record_function("before"):
+                pass
+            parse_until_sampled(store)
+        assert instrumentor.flush(PATIENCE_S)
+        spans = {span.name: span for span in server.spans}
+    found = spans["outside PyTorch: json.loads (sampled)"]
+    assert found.parent_span_id == spans["serve"].span_id
+
+
+def test_chrome_traces_have_them_as_samples(
+    tmp_path: Path, store: InMemorySink, instrumentor: OtelRecordFunctionInstrumentor
+) -> None:
+    written, exported = tmp_path / "written.json", tmp_path / "exported.json"
+    instrumentor.instrument(chrome_trace=written, sinks=[store], outside=True)
+    with profile() as prof:
+        with record_function("before"):
+            pass
+        parse_until_sampled(store)
+    prof.export_chrome_trace(exported)
+    instrumentor.uninstrument()
+    for path in (written, exported):
+        found = [event["args"]["Sampled function"] for event in samples_in(path)]
+        assert any("parse_until_sampled: json.loads" in name for name in found)
+        process = read_trace(path).process
+        assert any("parse_until_sampled: json.loads" in one.name for one in process.samples)
+        assert not any("sampled" in name for name in process.batch.names)
+
+
+MANY = 10
+"""So many samples that the first one, of which clocks say nothing, is little of the time."""
+
+
+def waits(store: InMemorySink, thread: str) -> Counter[str]:
+    return Counter(one.waits_for for one in store.samples() if one.thread.name == thread)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no clocks of other threads")
+@pytest.mark.parametrize("spins", [True, False])
+def test_who_waits_says_for_whom(traces: Traces, store: InMemorySink, spins: bool) -> None:
+    lock = threading.Lock()
+    done = threading.Event()
+    spinner = threading.Thread(target=spin, args=(done,), name="spinner-0")
+    if spins:
+        spinner.start()
+    lock.acquire()
+
+    def look_up(_done: threading.Event) -> None:
+        with traces.tracer.start_as_current_span("request"), record_function("look up"):
+            lookup_vocabulary(lock)
+
+    waited_for = "spinner-0" if spins else "lookup_vocabulary"
+    with running(look_up):
+        wait_until(lambda: waits(store, "worker")[waited_for] >= MANY)
+        lock.release()
+    done.set()
+    if spins:
+        spinner.join(PATIENCE_S)
+    attributes = traces.by_name()["look up"].attributes or {}
+    assert any(waited_for in text for text in attributes["recfn.unit.waited_for"])
+
+
+def quiet_thread(
+    worked_ms: int,
+    coreless_ms: int = 0,
+    others_ms: int = 0,
+    interval_ms: int = 20,
+    busiest: int = threading.get_native_id(),
+) -> QuietThread:
+    """A thread that has been quiet for 20 ms."""
+    times = (interval_ms * MS, worked_ms * MS, coreless_ms * MS, others_ms * MS)
+    return QuietThread((1, 0, 0, 0, 20 * MS, *times, busiest))
+
+
+@pytest.mark.parametrize(
+    ("thread", "reason"),
+    [
+        (quiet_thread(12), ""),
+        (quiet_thread(0, interval_ms=0), ""),
+        (quiet_thread(2, others_ms=10), threading.current_thread().name),
+        (quiet_thread(2, coreless_ms=10), "other processes"),
+        (quiet_thread(2, coreless_ms=10, others_ms=9 * CORES), "other processes"),
+        (quiet_thread(2, coreless_ms=10, others_ms=10 * CORES), threading.current_thread().name),
+        (quiet_thread(2, others_ms=10, busiest=0), "load: json.loads"),
+        (quiet_thread(2, coreless_ms=5, others_ms=5), "load: json.loads"),
+    ],
+)
+def test_a_thread_waits_for_threads_that_work_for_a_core_or_in_its_function(
+    thread: QuietThread, reason: str
+) -> None:
+    assert waits_for(thread, "load: json.loads") == reason

@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from otel_recfn.batches.sampled_functions import SAMPLED
 from otel_recfn.sinks.chrome.trace_file import WEEK_NS
 
 
@@ -26,10 +27,25 @@ def base_ns() -> int:
 
 
 def events_in(path: Path, phases: str = "") -> list[dict[str, Any]]:
-    """The events, or those of some phases, of a finished trace or one that is being written."""
+    """The events, or those of some phases, of a finished trace or one that is being written; but
+    for samples, which a slow machine takes of any program.
+    """
+    return [
+        event
+        for event in _all_events(path)
+        if event["ph"] in (phases or event["ph"]) and event.get("cat") != SAMPLED
+    ]
+
+
+def samples_in(path: Path) -> list[dict[str, Any]]:
+    """The runs of samples."""
+    return [event for event in _all_events(path) if event.get("cat") == SAMPLED]
+
+
+def _all_events(path: Path) -> list[dict[str, Any]]:
     trace = _read(path)
-    events = trace if isinstance(trace, list) else trace["traceEvents"]
-    return [event for event in events if event["ph"] in (phases or event["ph"])]
+    events: list[dict[str, Any]] = trace if isinstance(trace, list) else trace["traceEvents"]
+    return events
 
 
 def names_in(path: Path) -> list[str]:

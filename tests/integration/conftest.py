@@ -126,7 +126,8 @@ def run_program(tmp_path: Path) -> Run:
     """Runs Python source in a process of its own, in a directory of its own, and checks its exit
     code.
 
-    Its environment has none of the OTEL_* variables of this one, but those given as keywords.
+    Its environment has none of the OTEL_* variables of this one, but those given as keywords, and
+    no samples, which a slow machine takes of any program.
     """
     return partial(run_in, tmp_path, started)
 
@@ -173,9 +174,8 @@ def run_in(
         for name, value in os.environ.items()
         if not name.startswith("OTEL_") or name == "OTEL_RECFN_CACHE_DIR"
     }
-    done = start(
-        script, arguments, {**kept, "PYTHONPATH": f"{SOURCE}{os.pathsep}{HELPERS}", **environment}
-    )
+    own = {"PYTHONPATH": f"{SOURCE}{os.pathsep}{HELPERS}", "OTEL_RECFN_OUTSIDE": "false"}
+    done = start(script, arguments, {**kept, **own, **environment})
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 

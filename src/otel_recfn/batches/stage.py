@@ -35,6 +35,7 @@ from otel_recfn import _native
 from otel_recfn.batches.merging import DESCRIPTIONS, batch_from_fields
 from otel_recfn.batches.number_sets import Indices
 from otel_recfn.batches.outcomes import SAMPLED, outcome_of, span_context
+from otel_recfn.batches.sampled_functions import SampledRun
 from otel_recfn.batches.span_plan import Ids, SpanPlan
 from otel_recfn.model.batch import Batch, SpanContextRef, Track, empty_column
 from otel_recfn.model.events import ContextFlag
@@ -223,6 +224,7 @@ class Stage(_native.Stage):
         *,
         is_partial: bool,
         named: Container[int] = (),
+        sampled: Sequence[tuple[int, SampledRun]] = (),
     ) -> Decided:
         """Decide units, each once, and forget them, or their ranges until now if they go on.
 
@@ -231,9 +233,11 @@ class Stage(_native.Stage):
             parents: the spans above these units.
             is_partial: parts of them are decided.
             named: the units whose sums have the names that took most, even if nothing is folded.
+            sampled: units and runs of samples in them that get spans, beside which summaries lie.
         """
         rows = [(unit, spans, unit in named) for unit, spans in grants]
-        raw = self._decide(np.array(rows, _TYPES["grant"]), is_partial, current_key())
+        grant_table = np.array(rows, _TYPES["grant"])
+        raw = self._decide(grant_table, _sampled_table(sampled), is_partial, current_key())
         event_id = None if raw.event_id is None else _column(raw.event_id, np.uint64)
         plan = self._span_plan(raw, raw.batch, np.arange(len(raw.batch)), event_id, parents)
         summaries = typed_table("summary", raw.summaries)
@@ -321,6 +325,13 @@ def asked_table(asked: Sequence[tuple[int, int]]) -> Table:
 def _root_table(roots: Sequence[OwnRoot]) -> Table:
     rows = [(root.first, root.until, *_span_key(root.context)) for root in roots]
     return np.array(rows, _TYPES["root"])
+
+
+def _sampled_table(sampled: Sequence[tuple[int, SampledRun]]) -> Table:
+    rows = [
+        (unit, run.enclosing, run.thread.number, run.start_ns, run.end_ns) for unit, run in sampled
+    ]
+    return np.array(rows, _TYPES["sampled"])
 
 
 def _span_key(span: SpanContext | SpanContextRef) -> tuple[int, ...]:

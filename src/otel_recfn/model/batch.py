@@ -33,6 +33,7 @@ from otel_recfn.model.columns import (
     SpanContextRef,
     Track,
 )
+from otel_recfn.model.events import OTHER_PROCESSES
 
 __all__ = [
     "COLUMN_TYPES",
@@ -205,6 +206,23 @@ class Sample(NamedTuple):
     """The event id of the thread's innermost open range, which the program runs; 0: none."""
     context: SpanContextRef
     """The span that was current, as far as the thread's ranges have told."""
+    last_begun: int = 0
+    """The event id of the last range that had begun in the thread."""
+    since_ns: int = 0
+    """Since when nothing had begun or ended in the thread, in Unix nanoseconds."""
+    is_directly_in_span: bool = True
+    """Whether no range was open around it but a step."""
+    is_in_operator: bool = False
+    """Whether the thread waits in an operator, whose time it is."""
+    waits_for: str = ""
+    """What the thread waits for: another thread, by its name, ``other processes``, or its own
+    function; empty if it works, or if it isn't known to wait.
+    """
+
+    @property
+    def waits_for_thread(self) -> bool:
+        """Whether another thread of the process worked meanwhile."""
+        return self.waits_for not in {"", OTHER_PROCESSES, self.name}
 
 
 class OpenCalls(NamedTuple):

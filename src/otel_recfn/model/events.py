@@ -289,6 +289,8 @@ is most of it.
 """
 MIN_WAIT_NS = 1_000_000
 """A shorter time of waiting isn't reported."""
+OTHER_PROCESSES = "other processes"
+"""What a sampled thread waits for if these have the cores."""
 
 
 def wait_time_ns(duration_ns: int, cpu_time_ns: int) -> int:

@@ -164,6 +164,11 @@ class Recorder:
                     duration_ns=row.duration_ns,
                     parent=row.parent,
                     context=contexts[row.context],
+                    last_begun=row.last_begun,
+                    since_ns=row.since_ns,
+                    is_directly_in_span=row.is_directly_in_span,
+                    is_in_operator=row.is_in_operator,
+                    waits_for=self._names[row.waits_for],
                 )
                 for row in drained.samples
             ],

@@ -43,6 +43,13 @@ PYTHON_CALLS: Any = setting(
     " max_depth=...)` for some of them",
     selects=EventSource.PYTHON_CALL,
 )
+OUTSIDE: Any = setting(
+    True,
+    values.BOOL,
+    "whether to sample, 50 times a second, which Python functions run in threads that record"
+    " nothing at the moment. Not where `python_calls` shows them exactly",
+    selects=Extra.SAMPLES,
+)
 """Settings of ``instrument()`` and of ``profile(...)``."""
 
 
@@ -131,6 +138,7 @@ class Settings:
     )
     modules: bool = MODULES
     python_calls: bool | PythonCalls = PYTHON_CALLS
+    outside: bool = OUTSIDE
     sinks: tuple[Sink, ...] = setting(
         (),
         values.SINKS,
@@ -230,13 +238,7 @@ class ProfileSettings:
         " profiler alone",
         selects=Extra.MEMORY,
     )
-    outside: bool = setting(
-        True,
-        values.BOOL,
-        "whether to sample, 50 times a second, which Python functions run in threads that record"
-        " nothing at the moment. Not where `python_calls` shows them exactly",
-        selects=Extra.SAMPLES,
-    )
+    outside: bool = OUTSIDE
     modules: bool = MODULES
     python_calls: bool | PythonCalls = PYTHON_CALLS
     max_events: int = setting(

@@ -8,13 +8,16 @@
 A thread that runs operators is looked at and not sampled, so that nothing is paid where nothing is
 missing: the look needs no GIL. A sample stands for the time since the look before. It is placed by
 what the thread had recorded by then, so the ranges around it are exact
-(``native/drain/python_samples.hpp``); in an operator there is no sample.
+(``native/drain/python_samples.hpp``). In an operator there is none, unless the thread waits there:
+CPU clocks say so, and which other threads work (``native/core/thread_clocks.hpp``). They are read
+with the samples, so that nothing is read where no thread is quiet.
 
 Where Python calls are traced, they say the same exactly, and nothing is sampled.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 import threading
@@ -23,7 +26,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from otel_recfn import _native
-from otel_recfn.model.events import EventSource, Extra
+from otel_recfn.model.events import OTHER_PROCESSES, EventSource, Extra
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.forks import Order, OwnThread, around_forks, at_work
 from otel_recfn.support.logs import log
@@ -31,6 +34,8 @@ from otel_recfn.support.threads import threads_are_greenlets
 
 LOOK_SECONDS = 1.0
 """The seconds for which a wait looks, before it asks whether it should end."""
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+"""The number of cores that the process may use."""
 END_SECONDS = 1.0
 """The maximum seconds that a stop waits for the thread."""
 LIBRARIES = (
@@ -96,9 +101,31 @@ def _sample(quiet: list[_native.QuietThread]) -> None:
     for thread in quiet:
         frame = frames.get(thread.ident)
         if frame is not None:  # else Python doesn't know the thread
-            _native.add_sample(
-                thread.number, thread.position, thread.duration_ns, function_name(frame)
-            )
+            name = function_name(frame)
+            reason = waits_for(thread, name)
+            _native.add_sample(thread.number, thread.position, thread.duration_ns, name, reason)
+
+
+def waits_for(thread: _native.QuietThread, name: str) -> str:
+    """What a thread in a function of that name waits for; empty if it works, or if it isn't known
+    to wait.
+
+    A thread of Python's that worked meanwhile may have the GIL or a lock. One that Python doesn't
+    know mostly works for the thread that waits, as those of operators do. A thread that waits for a
+    core waits for other processes, unless threads of this one have half of the cores.
+    """
+    waited_ns = thread.interval_ns - thread.worked_ns
+    if 2 * waited_ns < thread.interval_ns or thread.interval_ns == 0:
+        return ""
+    has_no_core = 2 * thread.coreless_ns >= waited_ns
+    least_ns = CORES * thread.interval_ns if has_no_core else waited_ns
+    busiest = _thread_name(thread.busiest) if 2 * thread.others_ns >= least_ns else ""
+    return busiest or (OTHER_PROCESSES if has_no_core else name)
+
+
+def _thread_name(native_id: int) -> str:
+    """The name of a thread; empty if Python doesn't know it."""
+    return next((each.name for each in threading.enumerate() if each.native_id == native_id), "")
 
 
 def function_name(frame: FrameType) -> str:

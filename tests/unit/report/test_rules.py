@@ -9,6 +9,7 @@ import pytest
 from recorded_ranges import Ran, process
 
 from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
+from otel_recfn.model.batch import NO_CONTEXT, Sample
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope, RowKind
 from otel_recfn.report.finding import Finding
 from otel_recfn.report.findings import MAX_FINDINGS, findings
@@ -75,6 +76,30 @@ def test_waiting_is_serious_as_far_as_other_threads_of_the_program_worked(
     assert waits.rule == "cpu"
     assert waits.serious == serious
     assert waits.share == pytest.approx(0.35 if serious else (19 - others_ms) / 20)
+
+
+@pytest.mark.parametrize(
+    ("waits_for", "serious", "words"),
+    [
+        ("spinner-0", True, "Samples say what they waited for: `spinner-0` (100%)."),
+        ("other processes", False, "Samples say what they waited for: other processes (100%)."),
+        ("look_up: lock", False, "Samples say what they waited for: `look_up: lock` (100%)."),
+    ],
+)
+def test_samples_say_what_threads_waited_for(waits_for: str, serious: bool, words: str) -> None:
+    """Threads hold each other up if that is another thread, not if other processes have cores."""
+    times = {"start_ns": BASE_NS, "end_ns": BASE_NS + 100_000_000}
+    row = {"name": "waits", "thread": MAIN_THREAD, "cpu_time_ns": 1_000_000, **times}
+    other = {**row, "name": "works", "thread": WORKER_THREAD, "cpu_time_ns": 60_000_000}
+    batch = make_batch([row, other])
+    around = int(batch.event_id[0])
+    at_ns = BASE_NS + 50_000_000
+    sample = Sample("look_up: lock", MAIN_THREAD, at_ns, 20_000_000, around, NO_CONTEXT)
+    samples = [sample._replace(waits_for=waits_for, is_in_operator=True)]
+    (waits,) = findings([Recording([Process("", batch, samples=samples)])])
+    assert waits.rule == "cpu"
+    assert waits.serious == serious
+    assert words in waits.text
 
 
 @pytest.mark.parametrize("cpu", [{}, {"cpu_time_ns": 1000}], ids=["unknown", "known"])

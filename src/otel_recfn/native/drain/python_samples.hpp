@@ -16,18 +16,28 @@
 
 namespace recfn {
 
+constexpr int64_t kLookPeriodNs = 20'000'000;  // 50 looks a second
+
 // What a thread ran, as rows of a drain index it.
 struct Sample {
   uint64_t parent;      // event id of the thread's innermost open range; 0: none
+  uint64_t last_begun;  // event id of the last range that had begun in the thread
   int64_t time_ns;      // Unix nanoseconds
-  int64_t duration_ns;  // the time that it stands for: since the thread was looked at before
+  int64_t duration_ns;  // the time that it stands for
+  int64_t since_ns;     // since when nothing had begun or ended in the thread
   uint32_t name, thread, context;
+  uint32_t waits_for;        // a name: what the thread waits for; an empty one: it works
+  bool is_directly_in_span;  // no range is open around it but a step
+  bool is_in_operator;       // the thread waits in an operator, whose time it is
 };
 
 constexpr auto fields_of(const Sample*) {
-  return std::array{RECFN_FIELD(Sample, parent),      RECFN_FIELD(Sample, time_ns),
-                    RECFN_FIELD(Sample, duration_ns), RECFN_FIELD(Sample, name),
-                    RECFN_FIELD(Sample, thread),      RECFN_FIELD(Sample, context)};
+  return std::array{RECFN_FIELD(Sample, parent),        RECFN_FIELD(Sample, last_begun),
+                    RECFN_FIELD(Sample, time_ns),       RECFN_FIELD(Sample, duration_ns),
+                    RECFN_FIELD(Sample, since_ns),      RECFN_FIELD(Sample, name),
+                    RECFN_FIELD(Sample, thread),        RECFN_FIELD(Sample, context),
+                    RECFN_FIELD(Sample, waits_for),     RECFN_FIELD(Sample, is_directly_in_span),
+                    RECFN_FIELD(Sample, is_in_operator)};
 }
 
 // One that is not placed yet.
@@ -35,19 +45,28 @@ struct NewSample {
   uint64_t position;  // of the thread's ring
   uint64_t ticks;
   int64_t duration_ns;
-  std::string name;
+  std::string name, waits_for;
 };
 
 // A thread that has recorded nothing for a millisecond.
 struct QuietThread {
-  uint64_t number, ident;
+  uint64_t number, ident, native_id;
   uint64_t position;  // of its ring
   int64_t duration_ns;
+  // What clocks say of the last part of that time. 0: they say nothing.
+  int64_t interval_ns;  // how long it is
+  int64_t worked_ns;    // the thread's own work
+  int64_t coreless_ns;  // for how long it waited for a core
+  int64_t others_ns;    // the work of the process's other threads
+  uint64_t busiest;     // the native id of that which worked most
 };
 
 constexpr auto fields_of(const QuietThread*) {
-  return std::array{RECFN_FIELD(QuietThread, number), RECFN_FIELD(QuietThread, ident),
-                    RECFN_FIELD(QuietThread, position), RECFN_FIELD(QuietThread, duration_ns)};
+  return std::array{RECFN_FIELD(QuietThread, number),      RECFN_FIELD(QuietThread, ident),
+                    RECFN_FIELD(QuietThread, native_id),   RECFN_FIELD(QuietThread, position),
+                    RECFN_FIELD(QuietThread, duration_ns), RECFN_FIELD(QuietThread, interval_ns),
+                    RECFN_FIELD(QuietThread, worked_ns),   RECFN_FIELD(QuietThread, coreless_ns),
+                    RECFN_FIELD(QuietThread, others_ns),   RECFN_FIELD(QuietThread, busiest)};
 }
 
 // When a thread was looked at, and what was seen.

@@ -338,6 +338,7 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t ticks, uint64_t p
     out_.opened.add({row.event_id, row.name, row.source, row.start_ns + row.offset_ns, thread.index,
                      row.context, row.flags});
   }
+  thread.last_ns = row.start_ns + row.offset_ns;
   begun(thread);
 }
 
@@ -460,7 +461,9 @@ void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {
         (end_flags_of(head) & (kEventFlags | kExposed)) | (crosses ? uint32_t{kCrossing} : 0u);
     if (thread.pending) ended->row.fill_optional().add(*thread.pending);
     note_end(ended->row, ticks);
-    seal(thread, *ended, cut_ns ? *cut_ns : clock_->monotonic_ns(ticks), flags, thread.index);
+    const int64_t end_ns = clock_->monotonic_ns(ticks);
+    thread.last_ns = end_ns + ended->row.offset_ns;
+    seal(thread, *ended, cut_ns ? *cut_ns : end_ns, flags, thread.index);
   }
   thread.pending.reset();
 }

@@ -8,13 +8,14 @@
 
 #include "columns/fields.hpp"
 #include "core/drain_waker.hpp"
+#include "core/thread_clocks.hpp"
 #include "cpython/python.hpp"
 #include "drain/drain.hpp"
 
 namespace recfn {
 namespace {
 
-constexpr uint64_t kPeriodNs = 20'000'000;  // 50 looks a second
+constexpr auto kPeriodNs = static_cast<uint64_t>(kLookPeriodNs);
 constexpr long kQuietNs = 1'000'000;
 
 RowRecordType<QuietThread> quiet_type;
@@ -24,15 +25,46 @@ DrainWaker& looks_waker() {
   return *instance;
 }
 
+// Used by the sampling thread alone.
+ThreadClocks& thread_clocks() {
+  static auto* const instance = new ThreadClocks;
+  return *instance;
+}
+
+// What clocks say of a quiet thread, if they were read when it was looked at before.
+void note_work(QuietThread& quiet, ThreadClocks& clocks) {
+  ThreadClocks::Clock* const own = clocks.find(quiet.native_id);
+  const bool is_recent = clocks.interval_ns() <= quiet.duration_ns + kLookPeriodNs / 2;
+  if (own == nullptr || own->worked_ns == ThreadClocks::kUnknown || !is_recent) return;
+  quiet.interval_ns = clocks.interval_ns();
+  quiet.worked_ns = own->worked_ns;
+  quiet.coreless_ns = std::max<int64_t>(0, clocks.coreless_ns(*own));
+  int64_t most_ns = 0;
+  for (const ThreadClocks::Clock& other : clocks.clocks()) {
+    if (other.native_id == quiet.native_id || other.worked_ns <= 0) continue;
+    quiet.others_ns += other.worked_ns;
+    if (other.worked_ns <= most_ns) continue;
+    most_ns = other.worked_ns;
+    quiet.busiest = other.native_id;
+  }
+}
+
 std::vector<QuietThread> look() {
   {
     const std::lock_guard lock(drain().mutex());
-    drain().begin_look();
+    if (!drain().begin_look()) return {};
   }
   const timespec quiet{0, kQuietNs};
   nanosleep(&quiet, nullptr);
-  const std::lock_guard lock(drain().mutex());
-  return drain().end_look();
+  std::vector<QuietThread> found;
+  {
+    const std::lock_guard lock(drain().mutex());
+    found = drain().end_look();
+  }
+  if (found.empty()) return found;
+  thread_clocks().read();
+  for (QuietThread& thread : found) note_work(thread, thread_clocks());
+  return found;
 }
 
 PyObject* begin_looks(PyObject*, PyObject*) {
@@ -66,14 +98,16 @@ PyObject* wake_looks(PyObject*, PyObject*) {
 PyObject* add_sample(PyObject*, PyObject* args) {
   unsigned long long number, position;
   long long duration_ns;
-  PyObject* name;
-  if (!PyArg_ParseTuple(args, "KKLU", &number, &position, &duration_ns, &name)) return nullptr;
-  const Utf8Text text(name);
-  if (text.text().data() == nullptr) return nullptr;
+  PyObject *name, *waits_for;
+  if (!PyArg_ParseTuple(args, "KKLUU", &number, &position, &duration_ns, &name, &waits_for)) {
+    return nullptr;
+  }
+  const Utf8Text name_text(name), waits_for_text(waits_for);
+  if (name_text.text().data() == nullptr || waits_for_text.text().data() == nullptr) return nullptr;
   prepare_for_exceptions();
   const bool done = without_gil([&] {
     NewSample sample{position, read_ticks(globals().use_cycle_counter), duration_ns,
-                     std::string(text.text())};
+                     std::string(name_text.text()), std::string(waits_for_text.text())};
     const std::lock_guard lock(drain().mutex());
     drain().add_sample(number, std::move(sample));
   });
@@ -89,7 +123,9 @@ PyMethodDef sampling_functions[] = {
      "; looks 50 times a second until there are any, wake_looks() is called, or the time is over."},
     {"wake_looks", wake_looks, METH_NOARGS, "wake_looks(): end such a wait."},
     {"add_sample", add_sample, METH_VARARGS,
-     "add_sample(thread number, position, duration_ns, name): what a quiet thread runs now."},
+     "add_sample(thread number, position, duration_ns, name, waits_for): what a quiet thread runs "
+     "now,"
+     " and what it waits for; empty if it works."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -93,7 +93,9 @@ class Stage {
   std::vector<UnitSummary> units_with_rows(int64_t least) const { return units_.with_rows(least); }
 
   // Decides units, each once, and forgets them, or (`is_partial`) their ranges until now.
-  Decided decide(const TableView<const GrantRow>& grants, bool is_partial, uint64_t key) {
+  // `sampled`: the spans that samples give them.
+  Decided decide(const TableView<const GrantRow>& grants,
+                 const TableView<const SampledRow>& sampled, bool is_partial, uint64_t key) {
     Decided decided;
     UnitSpans spans(key, linked_, decided);
     std::vector<ParentSpan> parent_spans(grants.size());
@@ -109,9 +111,9 @@ class Stage {
       const UnitSummary summary = unit->state.summary();
       const bool takes_sums = unit->state.takes_sums();
       if (!is_partial) unit->add_nodes();
-      const UnitToDecide wanted{parent_spans[index], grant.spans,        summary.start_ns,
-                                summary.end_ns,      unit->state.step(), takes_sums,
-                                grant.is_named != 0};
+      const UnitToDecide wanted{
+          parent_spans[index], grant.spans, summary.start_ns,    summary.end_ns,
+          unit->state.step(),  takes_sums,  grant.is_named != 0, sampled_in(grant.unit, sampled)};
       const int64_t duration_ns = wrapped_difference(summary.end_ns, summary.start_ns);
       unit->decide(grant.spans, duration_ns, !takes_sums, find_forward);
       // At once, while its paths are in the cache.
@@ -189,6 +191,17 @@ class Stage {
                 called.module, called.modules, 0, 0, rows.scope[row], is_operator,
                 rows.cpu_time_ns[row]});
     }
+  }
+
+  static std::vector<SelectedTimes> sampled_in(uint64_t unit,
+                                               const TableView<const SampledRow>& sampled) {
+    std::vector<SelectedTimes> found;
+    for (const SampledRow& row : sampled) {
+      if (row.unit != unit) continue;
+      const Stretch times{row.start_ns, row.end_ns};
+      found.push_back({0, row.parent, static_cast<uint32_t>(row.thread), times});
+    }
+    return found;
   }
 
   // In rows that name spans: after the ranges that are kept.

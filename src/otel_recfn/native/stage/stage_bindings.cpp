@@ -180,17 +180,22 @@ PyObject* selected_batch(PythonStage& own, Decided& decided, bool is_partial) {
 }
 
 PyObject* stage_decide(PyObject* self, PyObject* arguments) {
-  PyObject* argument;
+  PyObject *given_grants, *given_samples;
   int is_partial;
   unsigned long long key;
-  if (!PyArg_ParseTuple(arguments, "OpK:_decide", &argument, &is_partial, &key)) return nullptr;
+  if (!PyArg_ParseTuple(arguments, "OOpK:_decide", &given_grants, &given_samples, &is_partial,
+                        &key)) {
+    return nullptr;
+  }
   return guarded([&]() -> PyObject* {
     PythonStage& own = get_stage(self);
     TableView<const GrantRow> grants;
+    TableView<const SampledRow> sampled;
     Decided decided;
-    if (!grants.take(argument, "grants")) return nullptr;
+    if (!grants.take(given_grants, "grants")) return nullptr;
+    if (!sampled.take(given_samples, "sampled")) return nullptr;
     const bool is_long = own.stage.granted_rows(grants) > kManyRowsToDecide;
-    const auto decide = [&] { decided = own.stage.decide(grants, is_partial != 0, key); };
+    const auto decide = [&] { decided = own.stage.decide(grants, sampled, is_partial != 0, key); };
     if (!without_gil_if(is_long, decide)) return nullptr;
     Reference batch(selected_batch(own, decided, is_partial != 0));
     Reference names(batch ? decided_names(decided, own.names) : Reference());
@@ -298,7 +303,7 @@ PyMethodDef stage_methods[] = {
     {"_plan", stage_plan, METH_VARARGS,
      "_plan(batch, contexts, roots, key) -> Planned: each row becomes a span of its own."},
     {"_decide", stage_decide, METH_VARARGS,
-     "_decide(grants, is_partial, key) -> Decided: tables of the units' spans and sums."},
+     "_decide(grants, sampled, is_partial, key) -> Decided: tables of the units' spans and sums."},
     {"_find", stage_find, METH_VARARGS,
      "_find(trace_high, trace_low, span_id) -> the unit below that span; 0 if none is open."},
     {"end_span", with_keywords(stage_end_span), METH_VARARGS | METH_KEYWORDS,
@@ -336,6 +341,7 @@ bool add_table_types(PyObject* module) {
          add("asked", Reference(table_type<AskedRow>())) &&
          add("live_trace", Reference(table_type<LiveTraceRow>())) &&
          add("grant", Reference(table_type<GrantRow>())) &&
+         add("sampled", Reference(table_type<SampledRow>())) &&
          add("trace", Reference(table_type<TraceRow>())) &&
          add("sums", Reference(table_type<SumsRow>())) &&
          add("top", Reference(table_type<TopRow>())) &&

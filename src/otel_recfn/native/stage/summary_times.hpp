@@ -13,10 +13,10 @@
 
 namespace recfn::stage {
 
-// A range that is kept.
+// A range that is kept, or a span of what samples found in Python.
 struct SelectedTimes {
-  uint64_t event_id;
-  uint64_t parent;  // the kept range that it lies in; 0: it lies directly in the unit
+  uint64_t event_id;  // 0: nothing lies in it
+  uint64_t parent;    // the kept range that it lies in; 0: it lies directly in the unit
   uint32_t thread;
   Stretch times;
 };
@@ -36,13 +36,14 @@ struct SummaryTimes {
 
 class SummaryLayout {
  public:
-  // Finds the times of summaries. What one lies in comes before it.
+  // Finds the times of summaries, beside ranges that are kept and what samples found. What one lies
+  // in comes before it.
   void lay_out(std::vector<SummaryTimes>& summaries, const std::vector<SelectedTimes>& selected,
-               const Stretch& unit) {
+               const std::vector<SelectedTimes>& sampled, const Stretch& unit) {
     if (summaries.empty()) return;
     allowed_ns_ = std::max<int64_t>(0, unit.length_ns()) / kOverlapping;
     list(summaries);
-    list(selected);
+    list(selected, sampled);
     for (size_t first = 0, last = 0; first < summaries_.size(); first = last) {
       const auto is_sibling = [&](const SummaryTimes* one) {
         return one->enclosing == summaries_[first]->enclosing &&
@@ -73,8 +74,9 @@ class SummaryLayout {
                        std::tie(other->enclosing, other->thread, other->first_ns, other->first_id);
               });
   }
-  void list(const std::vector<SelectedTimes>& selected) {
+  void list(const std::vector<SelectedTimes>& selected, const std::vector<SelectedTimes>& sampled) {
     selected_.assign(selected.begin(), selected.end());
+    selected_.insert(selected_.end(), sampled.begin(), sampled.end());
     std::sort(selected_.begin(), selected_.end(), comes_before);
   }
   static bool comes_before(const SelectedTimes& one, const SelectedTimes& other) {

@@ -49,6 +49,20 @@ constexpr auto fields_of(const GrantRow*) {
                     RECFN_FIELD(GrantRow, is_named)};
 }
 
+// A span of what samples found in a unit, beside which its summaries lie.
+struct SampledRow {
+  uint64_t unit;
+  uint64_t parent;  // the event id of the range around it; 0: it lies directly in the unit
+  uint64_t thread;  // the recorder's number
+  int64_t start_ns, end_ns;
+};
+
+constexpr auto fields_of(const SampledRow*) {
+  return std::array{RECFN_FIELD(SampledRow, unit), RECFN_FIELD(SampledRow, parent),
+                    RECFN_FIELD(SampledRow, thread), RECFN_FIELD(SampledRow, start_ns),
+                    RECFN_FIELD(SampledRow, end_ns)};
+}
+
 // A unit that is decided, or a part of it.
 struct UnitToDecide {
   ParentSpan parent_span;
@@ -57,6 +71,7 @@ struct UnitToDecide {
   WorkedRange step;          // the step that it lies in, if any
   bool takes_sums;           // the span above it takes what was folded directly below it
   bool is_named;             // its sums have names even if nothing is folded
+  std::vector<SelectedTimes> sampled;
 };
 
 // Adds the spans of one unit after the other to `decided`. Span ids are made with `key`.
@@ -258,7 +273,8 @@ class UnitSpans {
   }
 
   void set_times() {
-    layout_.lay_out(times_, selected_times_, {to_decide_->start_ns, to_decide_->end_ns});
+    layout_.lay_out(times_, selected_times_, to_decide_->sampled,
+                    {to_decide_->start_ns, to_decide_->end_ns});
     for (size_t i = 0; i < times_.size(); ++i) {
       SummaryRow& row = decided_.summaries[first_summary_ + i];
       row.start_ns = times_[i].times.start_ns;

@@ -20,14 +20,13 @@ import numpy as np
 from otel_recfn.batches.busy_time import BusyTime
 from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.number_sets import Indices
-from otel_recfn.batches.sampled_functions import sampled_functions
+from otel_recfn.batches.sampled_functions import WAITS_FOR_WORK, sampled_functions
 from otel_recfn.model.batch import Sample
 from otel_recfn.report.finding import Finding, finding_about
 from otel_recfn.report.kinds import LOADER, LOADER_MODULES
 from otel_recfn.report.labels import duration, shorten
 from otel_recfn.report.nesting import Mask
 from otel_recfn.report.recording import Recording
-from otel_recfn.report.rules.outside import WAITS_FOR_WORK
 
 MIN_TIMES_SLOWER = 5
 """The minimum ratio of a slow batch to the longest of all others: batches of workers that fall

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from otel_recfn.batches.sampled_functions import waits_for_work
 from otel_recfn.batches.wall import OUTSIDE, ThreadTime
 from otel_recfn.report.finding import MIN_SHARE, SERIOUS_SHARE, Finding
 from otel_recfn.report.kinds import LOADER_MODULES
@@ -11,17 +12,6 @@ from otel_recfn.report.recording import Recording
 MIN_SAMPLES = 5
 """The minimum number of samples of a function: fewer may have found it by chance."""
 MAX_OTHERS = 3
-WAITS_FOR_WORK = (
-    "asyncio.",
-    "concurrent.futures.",
-    "multiprocessing.",
-    "queue.",
-    "select.",
-    "selectors.",
-    "socket.",
-    "threading.",
-)
-"""The modules whose functions wait for others: a thread that waits for work is no trouble."""
 NEXT_STEP = (
     "Do it less often, or in another thread or process. profile(python_calls=True) shows what it"
     " calls."
@@ -48,13 +38,12 @@ def runs_outside(recording: Recording) -> Finding | None:
             f"`{shorten(each.name)}` ({duration(each.time * 1000)})" for each in others[:MAX_OTHERS]
         ]
         text += f" Then come {', '.join(names)}."
-    waits = function.name.rpartition(": ")[2].startswith(WAITS_FOR_WORK)
     return Finding(
         title=f"`{shorten(function.name)}` runs {OUTSIDE}",
         text=text,
         share=share,
         next_step=NEXT_STEP,
-        serious=share >= SERIOUS_SHARE and not waits,
+        serious=share >= SERIOUS_SHARE and not waits_for_work(function.name),
         rule="outside",
     )
 

@@ -5,7 +5,8 @@
       ──► ordered: by thread, then by begin, the longest first ──► Slices
       ──► nested by their times; then as events say; then backward nodes as arrows say
       ──► in the order in which they ended ──► Batch
-                                           └─► the program's spans
+                                           ├─► the program's spans
+                                           └─► samples of what ran in Python
 
 A child ends before its parent, so that it stands before it, as in a batch of a drain.
 """
@@ -13,7 +14,7 @@ A child ends before its parent, so that it stands before it, as in a batch of a 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +22,8 @@ from numpy.typing import NDArray
 
 from otel_recfn.batches.number_sets import nearest
 from otel_recfn.batches.span_names import with_span_names
-from otel_recfn.model.batch import Batch
-from otel_recfn.model.columns import COLUMNS
+from otel_recfn.model.batch import Batch, Sample
+from otel_recfn.model.columns import COLUMNS, NO_CONTEXT, Track
 from otel_recfn.model.events import (
     NODES_PREFIX,
     ORDINAL_BITS,
@@ -51,6 +52,7 @@ class Recorded(NamedTuple):
     activity: NDArray[np.int64]
     """The Activity of each row."""
     spans: Spans
+    samples: list[Sample]
 
 
 class _Ordered(NamedTuple):
@@ -102,7 +104,8 @@ def recorded(events: TraceEvents, base_ns: int) -> Recorded:
     batch = with_span_names(
         _batch(events, columns, closing), np.flatnonzero(is_call[closing]), torch_names=False
     )
-    return Recorded(batch, activity[closing], spans)
+    samples = _samples(events, batch.tracks, ordered.event_id, event_id, base_ns)
+    return Recorded(batch, activity[closing], spans, samples)
 
 
 def _enclosing_modules(
@@ -119,6 +122,38 @@ def _enclosing_modules(
     enclosing = nearest(parent, is_call)[parent[calls]]
     found[calls] = np.where(enclosing >= 0, modules[enclosing], 0)
     return found
+
+
+def _samples(
+    events: TraceEvents,
+    tracks: Sequence[Track],
+    written: NDArray[np.int64],
+    event_id: NDArray[np.int64],
+    base_ns: int,
+) -> list[Sample]:
+    """The samples of each run, at equal distances.
+
+    Args:
+        events: the events of the trace.
+        tracks: its threads.
+        written: the event id of each range as the file has it.
+        event_id: the new one.
+        base_ns: the Unix time that times of the trace count from.
+    """
+    is_around = np.isin(written, [run.parent for run in events.samples])
+    parents = dict(zip(written[is_around].tolist(), event_id[is_around].tolist(), strict=True))
+    return [
+        Sample(
+            name=run.name,
+            thread=tracks[run.thread],
+            time_ns=base_ns + run.start + run.length * number // run.samples,
+            duration_ns=run.duration // run.samples,
+            parent=parents.get(run.parent, 0),
+            context=NO_CONTEXT,
+        )
+        for run in events.samples
+        for number in range(1, run.samples + 1)
+    ]
 
 
 def _in_order(events: TraceEvents) -> _Ordered:

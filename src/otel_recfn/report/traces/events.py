@@ -5,6 +5,7 @@ gigabyte.
                   what few events have                       ──► OptionalColumns, ExplicitParents
     b e, B E      begins and ends                            ──► TwoEventRanges
     s f           arrows from forward to backward            ──► ForwardArrows
+    X             runs of samples, which are no ranges        ──► SampleSlice
     M             names of threads and processes             ──► TraceThreads
     not readable  counted                                    ──► UnreadEvents
 
@@ -15,11 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from otel_recfn.batches.sampled_functions import (
+    SAMPLE_COUNT,
+    SAMPLED,
+    SAMPLED_FUNCTION,
+    SAMPLED_TIME,
+)
 from otel_recfn.report.activities import STREAM_ARGUMENTS
 from otel_recfn.report.traces.columns import OPTIONAL_COLUMNS, EventTypes, OptionalColumns
 from otel_recfn.report.traces.explicit_parents import ExplicitParents
@@ -36,12 +43,28 @@ bits of nanoseconds.
 MAX_END_NS = 1 << 62
 """The latest end of a slice, which still fits 64 bits with the base."""
 MAX_ORDER = 1 << 62
+MAX_SAMPLES = 1 << 16
+"""The maximum number of samples that a run is taken for."""
 NO_ARGUMENTS: dict[str, Any] = {}
 
 Row = tuple[int, int, int, int, int]
 """The begin and length in nanoseconds, the thread, the type, and the order of events that begin
 and end at once.
 """
+
+
+class SampleSlice(NamedTuple):
+    """A run of samples of a function, with times in nanoseconds."""
+
+    name: str
+    thread: int
+    start: int
+    length: int
+    samples: int
+    duration: int
+    """The time that they stand for."""
+    parent: int
+    """The ``Event id`` of the range around it; 0: none."""
 
 
 class TraceEvents:
@@ -64,6 +87,7 @@ class TraceEvents:
         """The rows of slices that were open when the trace ended."""
         self.arrows = ForwardArrows()
         self.threads = TraceThreads()
+        self.samples: list[SampleSlice] = []
         self.unread = UnreadEvents()
         self._parts = [np.zeros((0, 5), np.int64)]
         self._row_count = 0
@@ -110,6 +134,9 @@ class TraceEvents:
         args = event.get("args") or NO_ARGUMENTS
         start = _nanoseconds(event["ts"])
         length = _nanoseconds(event.get("dur", 0)) if phase == "X" else 0
+        if event.get("cat") == SAMPLED and SAMPLED_FUNCTION in args:
+            self._add_sample_slice(event, args, start, length)
+            return None
         event_type = self._type(event, phase, args)
         if event_type is None:
             return None
@@ -130,6 +157,20 @@ class TraceEvents:
         if not (isinstance(order, int) and 0 < order < MAX_ORDER):
             order = row
         return start, length, thread, event_type, order
+
+    def _add_sample_slice(
+        self, event: dict[str, Any], args: dict[str, Any], start: int, length: int
+    ) -> None:
+        found = SampleSlice(
+            name=str(args[SAMPLED_FUNCTION]),
+            thread=self.threads.number(event),
+            start=start,
+            length=length,
+            samples=min(max(int(args[SAMPLE_COUNT]), 1), MAX_SAMPLES),
+            duration=max(int(args[SAMPLED_TIME]), 0),
+            parent=int(args["Parent id"]),
+        )
+        self.samples.append(found)
 
     def _type(self, event: dict[str, Any], phase: str, args: dict[str, Any]) -> int | None:
         """The number of a slice's type; None if it is no part of the program."""

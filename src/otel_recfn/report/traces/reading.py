@@ -47,7 +47,7 @@ def read_trace(path: Path) -> Trace:
     events, fields = _read_events(path)
     base_ns = fields.get("baseTimeNanoseconds", events.base_ns)
     has_base = isinstance(base_ns, int) and 0 <= base_ns < MAX_BASE_NS
-    batch, activity, spans = recorded(events, base_ns if has_base else 0)
+    batch, activity, spans, samples = recorded(events, base_ns if has_base else 0)
     if not events.seen:
         raise TraceFileError(
             f"{path} has no events, and so has no ranges to show: nothing was recorded; {WAY_OUT}"
@@ -56,7 +56,8 @@ def read_trace(path: Path) -> Trace:
         reason = events.left_out or "nothing ran while it was recorded, or it is no profile"
         raise TraceFileError(f"{path} has no ranges: {reason}; {WAY_OUT}")
     left_out = "; ".join(filter(None, [events.left_out, _lost(fields)]))
-    process = Process(_process_label(path, fields), batch, activity, left_out, path, spans)
+    label = _process_label(path, fields)
+    process = Process(label, batch, activity, left_out, path, spans, samples=samples)
     return Trace(
         path, events.script, events.run, process, int(batch.start_ns.min()), int(batch.end_ns.max())
     )

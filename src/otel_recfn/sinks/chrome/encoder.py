@@ -18,6 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from otel_recfn.batches.number_sets import distinct, equals
+from otel_recfn.batches.sampled_functions import (
+    SAMPLE_COUNT,
+    SAMPLED,
+    SAMPLED_FUNCTION,
+    SAMPLED_TIME,
+    SampledRun,
+)
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.events import PROFILER_STEP, RowKind
 from otel_recfn.sinks.chrome.heard_spans import SpanSlice
@@ -44,8 +51,8 @@ def encode_spans(slices: Sequence[SpanSlice], pid: int, base_ns: int) -> bytes:
     return "".join(chunks).encode()
 
 
-class StepSlice(NamedTuple):
-    """A training step as a slice, with the name that torch.profiler gives its steps."""
+class NamedSlice(NamedTuple):
+    """A slice with a name of its own."""
 
     name: str
     track: Track
@@ -55,28 +62,49 @@ class StepSlice(NamedTuple):
 
 def encode_steps(batch: Batch, pid: int, base_ns: int) -> bytes:
     """The bytes of slices of the training steps that are over with a batch, unless they have
-    one.
+    one. They have the names that torch.profiler gives its steps.
     """
     chunks = []
     for step in batch.steps:
         if step.is_marked:
             continue
-        each = StepSlice(
+        each = NamedSlice(
             f"{PROFILER_STEP}{step.number}", batch.tracks[step.thread], step.start_ns, step.end_ns
         )
         chunks.append(_annotation(each, {"recfn.step.number": step.number}, pid, base_ns))
     return "".join(chunks).encode()
 
 
+def encode_runs(runs: Sequence[SampledRun], pid: int, base_ns: int) -> bytes:
+    """The bytes of slices of runs of samples."""
+    chunks = []
+    for run in runs:
+        each = NamedSlice(f"{run.name} (sampled)", run.thread, run.start_ns, run.end_ns)
+        args = {
+            SAMPLED_FUNCTION: run.name,
+            SAMPLE_COUNT: run.samples,
+            SAMPLED_TIME: run.duration_ns,
+            "Parent id": run.parent,
+        }
+        chunks.append(_annotation(each, args, pid, base_ns, category=SAMPLED))
+    return "".join(chunks).encode()
+
+
 def _annotation(
-    each: SpanSlice | StepSlice, args: dict[str, Any], pid: int, base_ns: int, async_id: str = ""
+    each: SpanSlice | NamedSlice,
+    args: dict[str, Any],
+    pid: int,
+    base_ns: int,
+    async_id: str = "",
+    *,
+    category: str = "user_annotation",
 ) -> str:
     """A slice; with an id, an asynchronous event."""
     start = microseconds(each.start_ns - base_ns)
     duration = microseconds(each.end_ns - each.start_ns)
     common = (
         f'"pid":{pid},"tid":{trace_tid(each.track)},'
-        f'"cat":"user_annotation","name":{json_value(each.name)}'
+        f'"cat":"{category}","name":{json_value(each.name)}'
     )
     if not async_id:
         return f',\n{{"ph":"X",{common},"ts":{start},"dur":{duration},"args":{json_value(args)}}}'

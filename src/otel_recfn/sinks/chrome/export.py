@@ -9,7 +9,7 @@ from dataclasses import replace
 from otel_recfn.batches.merging import NOTHING
 from otel_recfn.batches.python_ids import PythonIds
 from otel_recfn.errors import SettingError
-from otel_recfn.model.batch import Batch, ProgramSpan
+from otel_recfn.model.batch import Batch, ProgramSpan, Sample
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
 from otel_recfn.sinks.chrome.trace_paths import cannot_write, checked_suffix
 from otel_recfn.support.paths import file_path
@@ -20,6 +20,7 @@ def export(
     path: str | os.PathLike[str],
     lost: int = 0,
     spans: Sequence[ProgramSpan] = (),
+    samples: Sequence[Sample] = (),
 ) -> None:
     """Write a trace; an existing file is replaced.
 
@@ -28,6 +29,7 @@ def export(
         path: the file's.
         lost: how many rows of the recording aren't in the batches.
         spans: the program's spans that began or ended meanwhile, in this order.
+        samples: what threads ran in Python meanwhile, in order.
 
     Raises:
         SettingError: another suffix, or the file can't be written.
@@ -37,8 +39,9 @@ def export(
     checked_suffix(asked)
     try:
         recorded = [batch for batch in batches if len(batch) or batch.steps]
-        if spans:  # the program may have spans without a range in any thread
-            recorded[:1] = [replace(recorded[0] if recorded else NOTHING, spans=spans)]
+        if spans or samples:  # the program may have spans without a range in any thread
+            first = recorded[0] if recorded else NOTHING
+            recorded[:1] = [replace(first, spans=spans, samples=samples)]
         python_ids = PythonIds()
         python_ids.add(recorded)
         file = ChromeTraceFile(asked, python_ids)

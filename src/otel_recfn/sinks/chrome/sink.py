@@ -86,9 +86,8 @@ class ChromeTraceSink(Sink):
             Exception: what the writer raised; the session closes a sink that raises.
         """
         self._raise_error()
-        if not (
-            len(batch) or batch.opened or batch.steps or batch.spans or batch.long_open is not None
-        ):
+        beside = batch.opened or batch.steps or batch.spans or batch.samples
+        if not (len(batch) or beside or batch.long_open is not None):
             return
         if self._thread.ident is None and self._queue.is_open:
             self._thread.start()
@@ -201,4 +200,5 @@ def _rows(batch: Batch) -> int:
     """The size of a batch in rows."""
     long_open = len(batch.long_open) if batch.long_open is not None else 0
     open_calls = len(batch.open_calls.event_id) if batch.open_calls is not None else 0
-    return BATCH_ROWS + len(batch) + len(batch.opened) + long_open + open_calls + len(batch.spans)
+    beside = len(batch.opened) + len(batch.spans) + len(batch.samples)
+    return BATCH_ROWS + len(batch) + beside + long_open + open_calls

@@ -38,9 +38,16 @@ from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.python_ids import CallIds, PythonIds
 from otel_recfn.model.batch import Batch, ProgramSpan, Track
 from otel_recfn.sinks.chrome.arrows import arrows_of
-from otel_recfn.sinks.chrome.encoder import encode_memory, encode_spans, encode_steps, trace_tid
+from otel_recfn.sinks.chrome.encoder import (
+    encode_memory,
+    encode_runs,
+    encode_spans,
+    encode_steps,
+    trace_tid,
+)
 from otel_recfn.sinks.chrome.heard_spans import SpanSlice
 from otel_recfn.sinks.chrome.metadata import header, process_events, thread_events
+from otel_recfn.sinks.chrome.sample_slices import SampleSlices
 from otel_recfn.sinks.chrome.span_slices import SpanSlices
 from otel_recfn.sinks.growing_file import GrowingFile
 from otel_recfn.sinks.gzip_stream import Data, GzipStream, PlainStream
@@ -80,6 +87,7 @@ class ChromeTraceFile:
         self._thread_names: dict[int, str] = {}
         self._memory = bytearray()
         self._slices = SpanSlices(seen_spans.find)
+        self._samples = SampleSlices()
         self._python_ids = python_ids or PythonIds()
         self._knows_all_calls = python_ids is not None
         self._memory_totals: dict[str, int] = {}
@@ -115,7 +123,8 @@ class ChromeTraceFile:
         self._append_arrows(batch)
         spans = encode_spans(over, self._pid, self._base_ns)
         steps = encode_steps(batch, self._pid, self._base_ns)
-        self._put(spans + steps + counted)
+        runs = encode_runs(self._samples.add(batch), self._pid, self._base_ns)
+        self._put(spans + steps + runs + counted)
 
     def _append_rows(self, batch: Batch, calls: CallIds | None) -> None:
         rows = _ordered_by_begin(batch)
@@ -188,8 +197,8 @@ class ChromeTraceFile:
             self._put(encoded)
 
     def _open_events(self) -> bytes:
-        """The events of what is open so far: the program's spans, and ranges that are open for
-        long.
+        """The events of what is open so far: the program's spans, ranges that are open for long,
+        and runs of samples.
         """
         slices = self._slices
         over = list[SpanSlice]()
@@ -203,7 +212,19 @@ class ChromeTraceFile:
             names = dict(self._thread_names)
             threads = thread_events(_used_threads(self._open), names, self._pid)
             events = threads + self._memory[:size]
-        return events + encode_spans([*over, *slices.open_slices()], self._pid, self._base_ns)
+        spans = encode_spans([*over, *slices.open_slices()], self._pid, self._base_ns)
+        runs = encode_runs(self._samples.waiting(self._open_ends()), self._pid, self._base_ns)
+        return events + spans + runs
+
+    def _open_ends(self) -> dict[int, int]:
+        """The earliest end of the open ranges of each thread in the file, by its number."""
+        ends: dict[int, int] = {}
+        if self._open is not None:
+            columns = (self._open.thread.tolist(), self._open.end_ns.tolist())
+            for thread, end_ns in zip(*columns, strict=True):
+                number = self._open.tracks[thread].number
+                ends[number] = min(end_ns, ends.get(number, end_ns))
+        return ends
 
     def _span_thread_events(self, spans: Sequence[ProgramSpan]) -> bytes:
         """The names of threads in which spans began, and no range so far."""

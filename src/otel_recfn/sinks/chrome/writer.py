@@ -83,7 +83,7 @@ class TraceWriter:
         Raises:
             OSError: one that will not pass. The batch is not counted here.
         """
-        begins = (len(batch.opened) or batch.spans) and self._file is not None
+        begins = (len(batch.opened) or batch.spans or batch.samples) and self._file is not None
         if self._closed or not (len(batch) or begins or batch.steps or batch.long_open is not None):
             return
         self.check()

@@ -15,17 +15,19 @@ its ranges, or at 2,000 rows. A flush decides the other units in part, and they 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.batches.stage import MAX_WAITING, Added, Decided, OwnRoot, Stage
-from otel_recfn.model.batch import Batch
+from otel_recfn.batches.outcomes import Outcome, outcome_of
+from otel_recfn.batches.sampled_functions import SampledRun, has_no_work
+from otel_recfn.batches.stage import MAX_WAITING, Added, Decided, OwnRoot, Stage, find_root
+from otel_recfn.model.batch import Batch, Sample
 from otel_recfn.model.events import MIN_WAIT_NS, WAIT_TIME, wait_time_ns
 from otel_recfn.model.generation import Generation
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume
@@ -33,9 +35,20 @@ from otel_recfn.sinks.spans.process_context import ProgramSpans
 from otel_recfn.sinks.spans.request_batches import RequestBatches
 from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits, roots_alone
 from otel_recfn.sinks.spans.span_hook import FAILED_COUNT
-from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
-from otel_recfn.sinks.spans.sum_attributes import sum_attributes
+from otel_recfn.sinks.spans.step_traces import TRAINING, StepTrace, StepTraces
+from otel_recfn.sinks.spans.sum_attributes import (
+    outside_attributes,
+    sum_attributes,
+    wait_attributes,
+)
 from otel_recfn.sinks.spans.unit_attributes import add_to_unit, decoding_in
+from otel_recfn.sinks.spans.unit_samples import (
+    FunctionTimes,
+    SampledSpan,
+    SampledTime,
+    UnitSamples,
+    spans_in,
+)
 from otel_recfn.support.span_log import is_ours
 
 if TYPE_CHECKING:
@@ -56,6 +69,27 @@ names.
 """
 
 
+class UnitPart(NamedTuple):
+    """A unit that is decided, or a part of it."""
+
+    unit: UnitSummary
+    functions: FunctionTimes
+    """The samples in it."""
+    waits_ns: Mapping[str, int]
+    """The time for which its threads waited, by what they waited for, if it waited for most of its
+    time.
+    """
+    sampled: Sequence[tuple[str, SampledRun]]
+    """The functions that get a span, each with the run of samples that this shows."""
+
+    @property
+    def has_attributes(self) -> bool:
+        """Whether a span may have attributes of the whole unit that aren't sums of ranges."""
+        has_waited = self.unit.top_ns >= MIN_WAIT_NS
+        is_sampled = bool(self.functions or self.waits_ns)
+        return has_waited or self.unit.failed_rows > 0 or is_sampled
+
+
 @dataclass(eq=False, slots=True)
 class UnitObjects:
     """The Python objects of an open unit, of which the stage has everything else."""
@@ -66,28 +100,49 @@ class UnitObjects:
     trace: StepTrace | None = None
     """The complete trace, if it is one of ours."""
     generation: Generation | None = None
+    samples: UnitSamples | None = None
+    """The samples of what it ran in Python; None if there are none."""
 
     @property
     def key(self) -> tuple[int, int]:
         """The trace id and span id of the span above."""
         return self.parent_span.trace_id, self.parent_span.span_id
 
+    def part(self, unit: UnitSummary, max_sampled: int, *, is_partial: bool) -> UnitPart:
+        """The unit that is decided, or a part of it, with the samples, which it takes, and so many
+        spans of them at most.
+        """
+        end_ns = unit.end_ns
+        found = SampledTime({}, {})
+        if self.samples is not None and is_partial:
+            found = self.samples.take_part()
+        elif self.samples is not None:
+            trains = self.trace is not None and self.trace.name == TRAINING
+            end_ns = self.trace.end_ns if self.trace is not None else end_ns
+            found = self.samples.take_all(None if trains else end_ns)
+        has_waited = 2 * sum(found.waits_ns.values()) > end_ns - unit.start_ns
+        waits_ns = found.waits_ns if has_waited else {}
+        spans = spans_in(found.functions, unit.start_ns, end_ns)[: max(0, max_sampled)]
+        return UnitPart(unit, found.functions, waits_ns, spans)
+
     def add_attributes(
-        self, decided: Decided, index: int, unit: UnitSummary, *, in_step: bool
+        self, decided: Decided, index: int, part: UnitPart, *, in_step: bool
     ) -> None:
         """Add the attributes of the whole unit to the root of a trace of ours, or else to a span.
 
         Args:
             decided: the units that were decided together.
             index: the index of this one among them.
-            unit: its summary.
+            part: what is decided of it.
             in_step: the span above is a step's, which has the attributes of generations itself.
         """
+        unit = part.unit
         waited_ns = wait_time_ns(unit.top_ns, unit.top_cpu_ns)
         generation = self.generation
         attributes: dict[str, Any] = {WAIT_TIME: waited_ns} if waited_ns else {}
         if unit.failed_rows:
             attributes[FAILED_COUNT] = unit.failed_rows
+        attributes |= outside_attributes(part.functions) | wait_attributes(part.waits_ns)
         generated: Mapping[str, Any] = {}
         prefill_ids: Sequence[int] = ()
         if generation is not None:
@@ -134,6 +189,10 @@ class Folding:
         )
         self._objects: dict[int, UnitObjects] = {}
         """The objects of the stage's open units, by the units' numbers."""
+        self._early_samples: dict[int, UnitSamples] = {}
+        """The samples of traces of ours in which no range has ended, so that they have no unit, by
+        the span ids of their roots.
+        """
 
     def add(
         self, batch: Batch, roots: Sequence[OwnRoot], *, continues: bool = False
@@ -148,11 +207,13 @@ class Folding:
             continues: it is a part of the same batch as the last one.
         """
         added = self._stage.add(batch, roots, continues=continues)
-        self._objects |= {
-            unit: UnitObjects(parent_span) for unit, parent_span in added.new_units.items()
-        }
+        for unit, parent_span in added.new_units.items():
+            samples = self._early_samples.pop(parent_span.span_id, None)
+            self._objects[unit] = UnitObjects(parent_span, samples=samples)
         if (batch.step_number >= 0).any():
             self._note_generations(batch, roots)
+        for sample in batch.samples:
+            self._add_sample(sample, roots)
         if added.names > MAX_NAMES:
             self._stage.add_nodes()  # a node that waited longer would have a forgotten name
             decided = self._decide_parts()
@@ -203,10 +264,40 @@ class Folding:
                 objects.generation = objects.generation or Generation()
                 objects.generation.add(number, end_ns, attributes)
 
+    def _add_sample(self, sample: Sample, roots: Sequence[OwnRoot]) -> None:
+        """Add a sample to its unit, if there is one, and the span above it hadn't ended."""
+        if has_no_work(sample.name):
+            return
+        samples = self._samples_of(sample, roots)
+        if samples is not None:
+            samples.add(sample)
+
+    def _samples_of(self, sample: Sample, roots: Sequence[OwnRoot]) -> UnitSamples | None:
+        """The samples to which one belongs; None if it is in no unit."""
+        outcome = outcome_of(sample.context)
+        root = find_root(roots, sample.last_begun) if outcome == Outcome.ROOTLESS else None
+        if root is None and outcome != Outcome.IN_SPAN:
+            return None
+        unit = self._stage.find(root.context if root is not None else sample.context)
+        if unit is not None:
+            return self._samples_until_end(self._objects[unit], sample.time_ns)
+        if root is None or not self._traces.has_open(root.context):
+            return None
+        return self._early_samples.setdefault(root.context.span_id, UnitSamples())
+
+    def _samples_until_end(self, unit: UnitObjects, time_ns: int) -> UnitSamples | None:
+        """The samples of a unit; None if the span above it had ended by then."""
+        end = self._spans.span_end(*unit.key)
+        if end is not None and end.end_ns is not None and end.end_ns < time_ns:
+            return None
+        unit.samples = unit.samples or UnitSamples()
+        return unit.samples
+
     def _finish(self, trace: StepTrace) -> bool:
         """Note that a trace of ours is complete, and so its unit; False if it has none."""
         unit = self._stage.find(trace.context)
         if unit is None:
+            self._early_samples.pop(trace.context.span_id, None)
             return False
         self._objects[unit].trace = trace
         self._stage.finish(unit, takes_sums=True)
@@ -288,29 +379,44 @@ class Folding:
             is_cut=is_cut,
         )
 
-    def _decided(self, part: Sequence[tuple[UnitSummary, Grant]], is_partial: bool) -> DecidedUnits:
+    def _decided(
+        self, granted: Sequence[tuple[UnitSummary, Grant]], is_partial: bool
+    ) -> DecidedUnits:
         """Decide units that are all ordinary or all not, each with its grant."""
-        objects = [self._objects[unit.unit] for unit, _ in part]
-        ranges = sum(unit.rows for unit, _ in part)
-        grants = [(unit.unit, grant.spans) for unit, grant in part]
+        objects = [self._objects[unit.unit] for unit, _ in granted]
+        parts = [
+            own.part(unit, grant.spans - 1, is_partial=is_partial)
+            for own, (unit, grant) in zip(objects, granted, strict=True)
+        ]
+        ranges = sum(unit.rows for unit, _ in granted)
+        is_ordinary = granted[0][1].is_ordinary
         sums = [self._batches.sums_of(one.key) for one in objects]
         decided = self._stage.decide(
-            grants,
+            [
+                (unit.unit, grant.spans - len(part.sampled))
+                for part, (unit, grant) in zip(parts, granted, strict=True)
+            ],
             [one.parent_span for one in objects],
             is_partial=is_partial,
-            named=[grant[0] for grant, own in zip(grants, sums, strict=True) if own is not None],
+            named=[
+                part.unit.unit for part, own in zip(parts, sums, strict=True) if own is not None
+            ],
+            sampled=[(part.unit.unit, run) for part in parts for _, run in part.sampled],
         )
-        for index, (unit, _) in enumerate(part):
+        for index, part in enumerate(parts):
             own = objects[index]
             unit_sums = sums[index]
             if unit_sums is not None:
-                unit_sums.add(decided, index, unit)
-                unit_sums.is_ordinary &= part[0][1].is_ordinary
-            has_waited = unit.top_ns >= MIN_WAIT_NS
-            if has_waited or unit.failed_rows or own.generation is not None:
-                own.add_attributes(
-                    decided, index, unit, in_step=is_ours(self._spans.find(*own.key))
-                )
+                unit_sums.add(decided, index, part.unit, part.functions)
+                unit_sums.is_ordinary &= is_ordinary
+            if part.has_attributes or own.generation is not None:
+                in_step = is_ours(self._spans.find(*own.key))
+                own.add_attributes(decided, index, part, in_step=in_step)
+        sampled = [
+            span
+            for part, own in zip(parts, objects, strict=True)
+            for span in _sampled_spans(decided, part, own.parent_span)
+        ]
         roots = [one.trace for one in objects if one.trace is not None]
         is_root_sum = (decided.sums["span"] < 0) & (decided.sums["ranges"] > 0)
         for sum_index in np.flatnonzero(is_root_sum) if roots else ():
@@ -329,8 +435,25 @@ class Folding:
                 [*decided.plan.batch.names, *decided.names.values()],
                 [table for table in tables if len(table)],
             )
-            + len(roots) * ROOT_BYTES
+            + (len(roots) + len(sampled)) * ROOT_BYTES
         )
         return DecidedUnits(
-            decided.plan, decided, roots, ranges, part[0][1].is_ordinary, nbytes=nbytes
+            decided.plan, decided, roots, ranges, is_ordinary, nbytes=nbytes, sampled=sampled
         )
+
+
+def _sampled_spans(
+    decided: Decided, part: UnitPart, unit_parent: SpanContext
+) -> Iterator[SampledSpan]:
+    """The spans for functions of a unit: below the range around each, or directly in the unit.
+
+    One in a range that has no span of its own gets none.
+    """
+    for name, run in part.sampled:
+        parent_id = unit_parent.span_id
+        if run.enclosing:
+            rows = np.flatnonzero(decided.plan.batch.event_id == run.enclosing)
+            if not len(rows):
+                continue
+            parent_id = int(decided.plan.part(rows).span_id[0])
+        yield SampledSpan(name, part.functions[name], run, unit_parent, parent_id)

@@ -25,9 +25,11 @@ from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
 from otel_recfn.batches.outcomes import SAMPLED
+from otel_recfn.batches.sampled_functions import called_function
 from otel_recfn.batches.span_names import PREFIX, module_call_name, prefill_name
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.batches.stage import Decided, records
+from otel_recfn.batches.wall import OUTSIDE
 from otel_recfn.model.batch import Batch, Track
 from otel_recfn.model.columns import BY_SIZE
 from otel_recfn.model.events import (
@@ -53,6 +55,7 @@ from otel_recfn.sinks.spans.span_limits import AppliedLimits, AttributeValue
 from otel_recfn.sinks.spans.span_target import SpanTarget, root_attributes
 from otel_recfn.sinks.spans.step_traces import StepTrace
 from otel_recfn.sinks.spans.sum_attributes import decided_name
+from otel_recfn.sinks.spans.unit_samples import SampledSpan
 from otel_recfn.support.exceptions import exception_attributes, stacktrace_attributes
 from otel_recfn.support.request_batch import BATCH, BATCH_SIZE, Request, RequestBatch
 from otel_recfn.support.texts import utf8_text
@@ -74,6 +77,17 @@ def _summary_attributes(decided: Decided, row: Any) -> Attributes:
         "aggregation.duration_avg_ns": row.total_ns // row.count,
         "aggregation.duration_total_ns": row.total_ns,
         **worked,
+    }
+
+
+def _sampled_attributes(sampled: SampledSpan) -> Attributes:
+    """The attributes of a span for a function that samples found."""
+    return {
+        "recfn.sampled": True,
+        "recfn.sample_count": sampled.time.count,
+        "recfn.sampled_time_ns": sampled.time.duration_ns,
+        "recfn.sampled_function": utf8_text(sampled.function),
+        **track_attributes(sampled.run.thread),
     }
 
 
@@ -235,6 +249,22 @@ class SpanMapper:
             text = utf8_text(text + SUFFIX)
             context = _sibling_context(unit_parent, row.span_id)
             spans.append(self._span(text, context, parent, attributes, row.start_ns, row.end_ns))
+        return spans
+
+    def sampled_spans(self, sampled: Sequence[SampledSpan]) -> list[ReadableSpan]:
+        """Spans for functions that samples found in units."""
+        spans = []
+        for each in sampled:
+            top = each.unit_parent
+            parent_id = each.parent_id
+            if self._hook is not None:
+                parent_id = self._hook.sent_instead(parent_id)
+            parent = top if parent_id == top.span_id else _sibling_context(top, parent_id)
+            context = _sibling_context(top, self._target.new_span_id())
+            name = utf8_text(f"{OUTSIDE}: {called_function(each.function)} (sampled)")
+            attributes = _sampled_attributes(each)
+            run = each.run
+            spans.append(self._span(name, context, parent, attributes, run.start_ns, run.end_ns))
         return spans
 
     def root_span(self, trace: StepTrace) -> ReadableSpan:

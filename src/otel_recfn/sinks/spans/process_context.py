@@ -29,7 +29,7 @@ from opentelemetry.trace import SpanContext, StatusCode, TraceFlags, TraceState
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_recfn import _native
-from otel_recfn.model.batch import NO_CONTEXT, Batch, Track
+from otel_recfn.model.batch import NO_CONTEXT, Batch, SpanContextRef, Track
 from otel_recfn.sinks.spans.span_limits import Attributes
 from otel_recfn.sinks.spans.span_target import OuterSpan, RootStart, SpanTarget
 from otel_recfn.support.processes import (
@@ -226,11 +226,16 @@ class ProcessContext:
         """
         if self._spans.made_in is None:
             return batch
-        contexts = [
-            NO_CONTEXT if self.is_outside(one.trace_id, one.span_id) else one
-            for one in batch.contexts
+        contexts = [self._without_inherited(one) for one in batch.contexts]
+        if contexts == list(batch.contexts):
+            return batch
+        samples = [
+            one._replace(context=self._without_inherited(one.context)) for one in batch.samples
         ]
-        return replace(batch, contexts=contexts) if contexts != list(batch.contexts) else batch
+        return replace(batch, contexts=contexts, samples=samples)
+
+    def _without_inherited(self, context: SpanContextRef) -> SpanContextRef:
+        return NO_CONTEXT if self.is_outside(context.trace_id, context.span_id) else context
 
     def is_outside(self, trace_id: int, span_id: int) -> bool:
         """Whether the span ends in another process, and this one's ranges do not lie in it."""

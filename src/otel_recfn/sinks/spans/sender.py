@@ -13,12 +13,12 @@ range is counted:
     recorded + added = spans that were handed on + exported + folded + folding + unsampled +
     queue_full + shutdown + error
 
-``added`` are spans of no single range: roots, sums, those of requests, and ranges that are still
-open, which come again. ``exported`` are steps whose spans the program's provider has handed on.
-``unsampled`` are ranges of which no span was wanted: by the sampler, by who suppressed
-instrumentation, by the hook, or as there is no provider. ``folding`` are those in units that aren't
-decided, or wait to be sent; ``queue_full`` those that the queue had no room for, ``shutdown`` those
-that the end found unsent, ``error`` those of which spans could not be made.
+``added`` are spans of no single range: roots, sums, those of requests and of sampled functions, and
+ranges that are still open, which come again. ``exported`` are steps whose spans the program's
+provider has handed on. ``unsampled`` are ranges of which no span was wanted: by the sampler, by who
+suppressed instrumentation, by the hook, or as there is no provider. ``folding`` are those in units
+that aren't decided, or wait to be sent; ``queue_full`` those that the queue had no room for,
+``shutdown`` those that the end found unsent, ``error`` those of which spans could not be made.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook
 from otel_recfn.sinks.spans.span_target import SpanTarget
 from otel_recfn.sinks.spans.step_traces import StepTrace
 from otel_recfn.sinks.spans.sum_attributes import extra_span_attributes
+from otel_recfn.sinks.spans.unit_samples import SampledSpan
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
 from otel_recfn.support.forks import OwnThread, at_work, current_own_thread, resting
 from otel_recfn.support.interruptions import ignoring_errors
@@ -109,6 +110,8 @@ class DecidedUnits:
     """The batch that has ended, whose requests get a span each. They are counted as ranges."""
     request_attributes: Mapping[str, Any] = field(default_factory=dict)
     """The attributes that all of these spans have, of the batch's unit."""
+    sampled: Sequence[SampledSpan] = ()
+    """Spans for functions that samples found in them."""
 
     def chunks(self, mapper: SpanMapper, size: int, dropped: Callable[[], int]) -> Iterator[Chunk]:
         """The spans, so many at a time, made when they are asked for.
@@ -132,6 +135,9 @@ class DecidedUnits:
             yield self._chunk(mapper, which, dropped())
         for which in _slices(len(self.decided.summaries) if self.decided is not None else 0, size):
             yield self._summaries(mapper, which)
+        for which in _slices(len(self.sampled), size):
+            spans = mapper.sampled_spans(self.sampled[which])
+            yield Chunk(spans, {"added": len(spans)})
 
     def _summaries(self, mapper: SpanMapper, which: slice) -> Chunk:
         assert self.decided is not None

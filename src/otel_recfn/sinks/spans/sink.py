@@ -157,7 +157,7 @@ class SpansSink(Sink):
     def write(self, batch: Batch) -> None:
         """Fold a batch into its units, and send those that are decided now."""
         with self._lock:
-            if len(batch) or batch.opened or batch.steps:
+            if len(batch) or batch.opened or batch.steps or batch.samples:
                 self._written_at = time.monotonic()
                 self._add_in_parts(batch)
             try:

@@ -1,5 +1,5 @@
 """The attributes that say by sums what was folded: how many ranges, how long, which names took most
-of it.
+of it; and what ran in Python meanwhile.
 
 They are made for many at once, of columns: taking numbers out of columns one by one takes longer
 than all the rest.
@@ -7,6 +7,7 @@ than all the rest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from otel_recfn.sinks.spans.span_hook import (
     FOLDED_NS,
     UNIT_FOLDED_COUNT,
 )
+from otel_recfn.sinks.spans.unit_samples import FunctionTime, FunctionTimes
 from otel_recfn.support.texts import utf8_text
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ _SPAN_KEYS = (FOLDED_COUNT, FOLDED_NS, "recfn.folded.top")
 """The keys of the sums of what was folded into one span: how many, how long, which names."""
 _UNIT_KEYS = (UNIT_FOLDED_COUNT, "recfn.unit.folded.duration_ns", "recfn.unit.top")
 """The same of a whole unit."""
+_OUTSIDE_KEYS = ("recfn.unit.outside.duration_ns", "recfn.unit.outside.top")
+"""The keys of the time that samples found in Python functions: how long, which functions."""
+WAITED_FOR = "recfn.unit.waited_for"
 TOP_NAMES = 3
 """The number of names that worked most, as ``native/stage/name_times.hpp`` gives them."""
 
@@ -85,13 +90,22 @@ class UnitSums:
         self._ranges = self._duration_ns = self._failed = self._waited_ns = 0
         self._top = dict[str, TopName]()
         """The sums of ranges by name."""
+        self._outside = dict[str, FunctionTime]()
         self.is_ordinary = True
         """Whether every part of it is."""
 
-    def add(self, decided: Decided, unit: int, summary: UnitSummary) -> None:
-        """Add a part: the unit of that index among those that were decided together."""
+    def add(
+        self, decided: Decided, unit: int, summary: UnitSummary, outside: FunctionTimes
+    ) -> None:
+        """Add a part: the unit of that index among those that were decided together, and its
+        samples.
+        """
         self._failed += summary.failed_rows
         self._waited_ns += wait_time_ns(summary.top_ns, summary.top_cpu_ns)
+        for name, time in outside.items():
+            total = self._outside.setdefault(name, FunctionTime())
+            total.count += time.count
+            total.duration_ns += time.duration_ns
         sums = decided.sums
         [*whole] = np.flatnonzero((sums["unit"] == unit) & (sums["is_whole_unit"] != 0))
         for index in whole:
@@ -122,7 +136,29 @@ class UnitSums:
             found[FAILED_COUNT] = self._failed
         if self._waited_ns:
             found[WAIT_TIME] = self._waited_ns
-        return found
+        return found | outside_attributes(self._outside)
+
+
+def outside_attributes(functions: FunctionTimes) -> Attributes:
+    """The attributes of what samples found in a unit."""
+    if not functions:
+        return {}
+    longest = sorted(functions.items(), key=lambda item: -item[1].duration_ns)[:TOP_NAMES]
+    top = [_function_text(name, time) for name, time in longest]
+    duration_ns = sum(time.duration_ns for time in functions.values())
+    return {_OUTSIDE_KEYS[0]: duration_ns, _OUTSIDE_KEYS[1]: top}
+
+
+def wait_attributes(waits_ns: Mapping[str, int]) -> Attributes:
+    """The attribute that says for whom a unit waited, each with its share of the waits."""
+    whole_ns = sum(waits_ns.values())
+    longest = sorted(waits_ns.items(), key=lambda item: -item[1])[:TOP_NAMES]
+    texts = [f"{utf8_text(name)}: {100 * each / whole_ns:.0f} %" for name, each in longest]
+    return {WAITED_FOR: texts} if texts else {}
+
+
+def _function_text(name: str, time: FunctionTime) -> str:
+    return f"{utf8_text(name)}: {time.count} x, {time.duration_ns / 1e6:.3f} ms"
 
 
 def _top_names(decided: Decided, which: slice | Indices) -> list[TopName]:

@@ -2,8 +2,9 @@
 
     python benchmarks/bench_python_samples.py [seconds]
 
-Three programs run for so many seconds each: one of nothing but operators, which are never sampled;
-one of Python alone, which each look finds; and one that waits.
+Four programs run for so many seconds each: one of nothing but operators, which are never sampled;
+one of Python alone, which each look finds; one that waits; and one that waits beside many threads,
+whose clocks are read.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from lib.command_line import number_given
 from otel_recfn import profile
 
 SECONDS = 5
+THREADS = 30
 GOAL = 0.002
 """The share of a core that samples may take."""
 
@@ -35,6 +37,17 @@ def run_python(until: float) -> None:
 
 def wait(until: float) -> None:
     time.sleep(max(0.0, until - time.perf_counter()))
+
+
+def wait_beside_threads(until: float) -> None:
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    wait(until)
+    done.set()
+    for thread in threads:
+        thread.join()
 
 
 def sampler() -> threading.Thread:
@@ -56,14 +69,15 @@ def share(work: Callable[[float], None], seconds: float) -> float:
         work(began + seconds)
         found = (cpu_ns(thread) - began_ns) / 1e9 / (time.perf_counter() - began)
         samples = sum(each.count for each in prof.outside())
-    print(f"{work.__name__:15} {100 * found:6.3f} % of a core, {samples} samples")
+    print(f"{work.__name__:20} {100 * found:6.3f} % of a core, {samples} samples")
     return found
 
 
 def main() -> None:
     """Measures all programs and prints them."""
     seconds = number_given(__doc__, "seconds", SECONDS)
-    most = max(share(work, seconds) for work in (run_operators, run_python, wait))
+    programs = (run_operators, run_python, wait, wait_beside_threads)
+    most = max(share(work, seconds) for work in programs)
     print(f"the most is {most / GOAL:.2f} of the goal, {100 * GOAL} % of a core")
 
 

@@ -68,8 +68,9 @@ class Drain {
   // Looks at what threads record from now on: those that have recorded something by then are
   // followed.
   void begin_looks();
-  // A look at each of them that is due, and the threads that have recorded nothing between the two.
-  void begin_look();
+  // A look at each of them that is due, of which there may be none, and the threads that have
+  // recorded nothing between the two.
+  bool begin_look();
   std::vector<QuietThread> end_look();
   // What a thread ran that was found so.
   void add_sample(uint64_t thread_number, NewSample sample);
@@ -189,7 +190,7 @@ class Drain {
   static void begun(Thread& thread);
 
   // python_samples.cpp
-  bool is_due(const Looks& looks, uint64_t ticks) const;
+  bool is_due(const Thread& thread, uint64_t ticks) const;
   void place(Thread& thread, const NewSample& sample);
 
   // open_ranges.cpp

@@ -35,24 +35,32 @@ void Drain::begin_looks() {
   }
 }
 
-bool Drain::is_due(const Looks& looks, uint64_t ticks) const {
+bool Drain::is_due(const Thread& thread, uint64_t ticks) const {
+  const Looks& looks = thread.looks;
+  const bool is_followed = written_position(*thread.buffer) != looks.first_position;
+  if (!is_followed || thread.has_ended) return false;
   const int64_t pause_ns = std::min(looks.quiet_ns / kQuietShare, kMaxPauseNs);
   return static_cast<double>(ticks - looks.ticks) * globals_.ns_per_tick >=
          static_cast<double>(pause_ns);
 }
 
-void Drain::begin_look() {
+bool Drain::begin_look() {
   meet_new_threads();
+  bool has_any = false;
   const uint64_t ticks = read_ticks(globals_.use_cycle_counter);
   for (Thread& thread : threads_) {
     Looks& looks = thread.looks;
     if (looks.ticks == 0) looks.ticks = ticks;  // it has begun to record since the last look
-    looks.is_under_way = is_due(looks, ticks);
     const uint64_t position = written_position(*thread.buffer);
-    if (position == looks.position) continue;
-    looks.position = position;
-    looks.unsampled = unsampled_begins(*thread.buffer);
+    if (position != looks.position) {
+      looks.position = position;
+      looks.unsampled = unsampled_begins(*thread.buffer);
+      looks.quiet_ns = 0;
+    }
+    looks.is_under_way = is_due(thread, ticks);
+    has_any = has_any || looks.is_under_way;
   }
+  return has_any;
 }
 
 std::vector<QuietThread> Drain::end_look() {
@@ -67,8 +75,7 @@ std::vector<QuietThread> Drain::end_look() {
     const ThreadBuffer& buffer = *thread.buffer;
     // Operators below a span that isn't sampled are begun, too, and written nowhere.
     const bool is_quiet = written_position(buffer) == looks.position &&
-                          unsampled_begins(buffer) == looks.unsampled &&
-                          looks.position != looks.first_position && !thread.has_ended;
+                          unsampled_begins(buffer) == looks.unsampled && !thread.has_ended;
     looks.quiet_ns = is_quiet ? looks.quiet_ns + duration_ns : 0;
     if (is_quiet) {
       QuietThread found{};

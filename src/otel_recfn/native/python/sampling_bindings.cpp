@@ -52,7 +52,7 @@ void note_work(QuietThread& quiet, ThreadClocks& clocks) {
 std::vector<QuietThread> look() {
   {
     const std::lock_guard lock(drain().mutex());
-    drain().begin_look();
+    if (!drain().begin_look()) return {};
   }
   const timespec quiet{0, kQuietNs};
   nanosleep(&quiet, nullptr);

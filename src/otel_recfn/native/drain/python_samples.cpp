@@ -51,12 +51,14 @@ bool Drain::begin_look() {
   for (Thread& thread : threads_) {
     Looks& looks = thread.looks;
     if (looks.ticks == 0) looks.ticks = ticks;  // it has begun to record since the last look
+    const uint64_t position = written_position(*thread.buffer);
+    if (position != looks.position) {
+      looks.position = position;
+      looks.unsampled = unsampled_begins(*thread.buffer);
+      looks.quiet_ns = 0;
+    }
     looks.is_under_way = is_due(thread, ticks);
     has_any = has_any || looks.is_under_way;
-    const uint64_t position = written_position(*thread.buffer);
-    if (position == looks.position) continue;
-    looks.position = position;
-    looks.unsampled = unsampled_begins(*thread.buffer);
   }
   return has_any;
 }

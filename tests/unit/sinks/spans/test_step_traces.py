@@ -444,7 +444,7 @@ class TestWorkersTraces:
     def test_one_of_another_name_or_long_ago_is_sent(self, worker: Program) -> None:
         worker.run(self.collate(300), {**evaluation(), "lasts_ns": 1000, "after_ns": 200 * MS})
         worker.traces.end_closed()
-        assert worker.names() == ["DataLoader worker 0", "module call: Net_0"]
+        assert worker.names() == ["DataLoader worker 0", "module call: Net"]
         worker.run(self.collate(300), self.collate(300, after_ms=11_000))
         assert len(taken_from(worker.traces)) == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
 import os
 import tempfile
@@ -82,6 +83,9 @@ def ranks_of_one() -> None:
             trained(DistributedDataParallel(perceptron()), [torch.ones(256, WIDTH)] * 4)
         finally:
             dist.destroy_process_group()
+    # The model and its reducer refer to each other. A worker that a later program forks would free
+    # them if it collected them, and wait there for threads that only this process has.
+    gc.collect()
 
 
 class Counted(Dataset[torch.Tensor]):

@@ -52,8 +52,8 @@ ERRORS = """
 SETTINGS = """
     tracer_provider meter_provider scopes chrome_trace roots_per_second detail span_budget
     ordinary_span_budget trace_span_budget spans_per_second span_names exit_timeout_s record_shapes
-    modules python_calls outside sinks span_hook span_exporter enabled buffer_bytes export_request_bytes
-    open_range_s
+    modules python_calls outside sinks span_hook span_exporter enabled buffer_bytes
+    export_request_bytes open_range_s
 """
 SETTINGS_OF_PROFILES = """
     scopes record_shapes with_flops with_stack profile_memory outside modules python_calls

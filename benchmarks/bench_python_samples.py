@@ -4,7 +4,7 @@
 
 Four programs run for so many seconds each: one of nothing but operators, which are never sampled;
 one of Python alone, which each look finds; one that waits; and one that waits beside many threads,
-whose clocks are read.
+whose clocks are read. The floor is a thread that only wakes as often.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from lib.command_line import number_given
 from otel_recfn import profile
 
 SECONDS = 5
+PERIOD_SECONDS = 0.02
+"""The time between two looks."""
 THREADS = 30
 GOAL = 0.002
 """The share of a core that samples may take."""
@@ -73,12 +75,35 @@ def share(work: Callable[[float], None], seconds: float) -> float:
     return found
 
 
+def floor_share(seconds: float) -> float:
+    """The share of a core of a thread that only wakes 50 times a second: what a look costs at
+    least.
+    """
+    ends = threading.Event()
+
+    def wake() -> None:
+        while not ends.is_set():
+            time.sleep(PERIOD_SECONDS)
+
+    thread = threading.Thread(target=wake)
+    thread.start()
+    began_ns = cpu_ns(thread)
+    wait(time.perf_counter() + seconds)
+    found = (cpu_ns(thread) - began_ns) / 1e9 / seconds
+    ends.set()
+    thread.join()
+    print(f"{'a thread that wakes':20} {100 * found:6.3f} % of a core")
+    return found
+
+
 def main() -> None:
     """Measures all programs and prints them."""
     seconds = number_given(__doc__, "seconds", SECONDS)
+    floor = floor_share(seconds)
     programs = (run_operators, run_python, wait, wait_beside_threads)
     most = max(share(work, seconds) for work in programs)
     print(f"the most is {most / GOAL:.2f} of the goal, {100 * GOAL} % of a core")
+    print(f"and {most / floor:.2f} of what only waking takes")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The source of samples: what Python runs in threads while they record nothing.
 
     native looks, 50 a second ─► threads that have recorded nothing for a millisecond
-                                    │  sys._current_frames()
+                                    │  current_frames(), by thread
                                     ▼
     drain ◄─ sample ◄─ "save_checkpoint: gzip.compress"
 
@@ -18,7 +18,6 @@ Where Python calls are traced, they say the same exactly, and nothing is sampled
 from __future__ import annotations
 
 import os
-import sys
 import sysconfig
 import threading
 from functools import lru_cache
@@ -94,7 +93,7 @@ class PythonSamples(Source):
 
 
 def _sample(quiet: list[_native.QuietThread]) -> None:
-    frames = sys._current_frames()
+    frames = _native.current_frames()
     # Among them is the frame of this call, which has them: in a circle they would keep what the
     # program's functions have, large tensors for instance, until a garbage collection.
     frames.pop(threading.get_ident(), None)

@@ -9,6 +9,7 @@
 #include "columns/fields.hpp"
 #include "core/drain_waker.hpp"
 #include "core/thread_clocks.hpp"
+#include "cpython/collections.hpp"
 #include "cpython/python.hpp"
 #include "drain/drain.hpp"
 
@@ -95,6 +96,19 @@ PyObject* wake_looks(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+// CPython takes the lock of its threads for this, and makes the frames' objects under it. If that
+// collected garbage, and a threading.local was in it, CPython would take the lock once more, with
+// the GIL: the program would stop for good.
+PyObject* current_frames(PyObject*, PyObject*) {
+  PyObject* const function = PySys_GetObject("_current_frames");
+  if (function == nullptr) {
+    PyErr_SetString(PyExc_AttributeError, "this Python has no sys._current_frames");
+    return nullptr;
+  }
+  const WithoutCollections now;
+  return PyObject_CallNoArgs(function);
+}
+
 PyObject* add_sample(PyObject*, PyObject* args) {
   unsigned long long number, position;
   long long duration_ns;
@@ -122,6 +136,8 @@ PyMethodDef sampling_functions[] = {
      "QuietThread"
      "; looks 50 times a second until there are any, wake_looks() is called, or the time is over."},
     {"wake_looks", wake_looks, METH_NOARGS, "wake_looks(): end such a wait."},
+    {"current_frames", current_frames, METH_NOARGS,
+     "current_frames() -> what sys._current_frames() gives, without a garbage collection in it."},
     {"add_sample", add_sample, METH_VARARGS,
      "add_sample(thread number, position, duration_ns, name, waits_for): what a quiet thread runs "
      "now,"

@@ -83,8 +83,8 @@ def ranks_of_one() -> None:
             trained(DistributedDataParallel(perceptron()), [torch.ones(256, WIDTH)] * 4)
         finally:
             dist.destroy_process_group()
-    # The model and its reducer refer to each other. A worker that a later program forks would free
-    # them if it collected them, and wait there for threads that only this process has.
+    # The model and its reducer refer to each other, and have threads that only this process has. A
+    # worker that a later program forked was seen to abort as it collected garbage. So none is left.
     gc.collect()
 
 

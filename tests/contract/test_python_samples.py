@@ -143,7 +143,8 @@ def test_what_a_function_has_is_freed_when_it_returns() -> None:
     gc.disable()
     try:
         with profile() as prof, running(have):
-            wait_until(lambda: "Pictures.__getitem__" in names(prof))
+            # CPython 3.10 doesn't know the class of a function.
+            wait_until(lambda: any("__getitem__" in name for name in names(prof)))
         wait_until(lambda: had[0]() is None)
     finally:
         gc.enable()

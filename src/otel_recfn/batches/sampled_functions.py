@@ -121,6 +121,11 @@ class SampledRun(NamedTuple):
         """The time from its begin to its end."""
         return self.end_ns - self.start_ns
 
+    def within(self, start_ns: int, end_ns: int) -> SampledRun:
+        """The part of the run between these moments; it ends as it begins if there is none."""
+        start_ns = max(self.start_ns, start_ns)
+        return self._replace(start_ns=start_ns, end_ns=max(start_ns, min(self.end_ns, end_ns)))
+
     def goes_on_with(self, sample: Sample) -> bool:
         """Whether a later sample of the thread belongs to it."""
         return self.since_ns == sample.since_ns and self.name == sample.name

@@ -113,17 +113,17 @@ class UnitObjects:
         spans of them at most.
         """
         end_ns = unit.end_ns
+        trains = self.trace is not None and self.trace.name == TRAINING
         found = SampledTime({}, {})
         if self.samples is not None and is_partial:
             found = self.samples.take_part()
         elif self.samples is not None:
-            trains = self.trace is not None and self.trace.name == TRAINING
             end_ns = self.trace.end_ns if self.trace is not None else end_ns
             found = self.samples.take_all(None if trains else end_ns)
         has_waited = 2 * sum(found.waits_ns.values()) > end_ns - unit.start_ns
         waits_ns = found.waits_ns if has_waited else {}
-        spans = spans_in(found.functions, unit.start_ns, end_ns)[: max(0, max_sampled)]
-        return UnitPart(unit, found.functions, waits_ns, spans)
+        spans = spans_in(found.functions, unit.start_ns, end_ns, may_end_later=trains)
+        return UnitPart(unit, found.functions, waits_ns, spans[: max(0, max_sampled)])
 
     def add_attributes(
         self, decided: Decided, index: int, part: UnitPart, *, in_step: bool

@@ -72,8 +72,14 @@ class SampledSpan(NamedTuple):
     """The id of its parent span, in the same trace."""
 
 
-def spans_in(functions: FunctionTimes, start_ns: int, end_ns: int) -> list[tuple[str, SampledRun]]:
-    """The functions that get a span in a unit of these times, each with its longest run."""
+def spans_in(
+    functions: FunctionTimes, start_ns: int, end_ns: int, *, may_end_later: bool = False
+) -> list[tuple[str, SampledRun]]:
+    """The functions that get a span in a unit of these times, each with its longest run, as far as
+    that lies in the unit.
+
+    ``may_end_later``: the unit has what runs after its end, too.
+    """
     longest = [
         (name, time.longest, time.duration_ns)
         for name, time in list(functions.items())[:MAX_SPANS]
@@ -81,7 +87,13 @@ def spans_in(functions: FunctionTimes, start_ns: int, end_ns: int) -> list[tuple
     ]
     last_ns = max([end_ns, *[run.end_ns for _, run, _ in longest]])
     least_ns = MIN_SHARE * (last_ns - start_ns)
-    return [(name, run) for name, run, duration_ns in longest if duration_ns >= least_ns]
+    found = []
+    for name, run, duration_ns in longest:
+        # A span that ends after its parent gets a warning in Jaeger.
+        inside = run.within(start_ns, last_ns if may_end_later else end_ns)
+        if duration_ns >= least_ns and inside.end_ns > inside.start_ns:
+            found.append((name, inside))
+    return found
 
 
 class UnitSamples:

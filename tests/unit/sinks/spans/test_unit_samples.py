@@ -22,6 +22,7 @@ from otel_recfn.model.events import (
 )
 from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sinks.spans.span_hook import Hook
+from otel_recfn.sinks.spans.unit_samples import UnitSamples, spans_in
 
 MS = 1_000_000
 TIME, TOP = "recfn.unit.outside.duration_ns", "recfn.unit.outside.top"
@@ -314,3 +315,16 @@ def test_waits_in_operators_are_no_time_outside() -> None:
     assert waited_for(spans) == [("spinner-0: 100 %",)]
     assert not outside(spans)
     assert not sampled(spans)
+
+
+def test_a_span_of_samples_lies_in_its_unit() -> None:
+    """Jaeger warns of a span that ends after its parent."""
+    taken = UnitSamples()
+    for time_ns in (20 * MS, 40 * MS, 60 * MS):
+        taken.add(Sample(SAVE, WORKER_THREAD, time_ns, 20 * MS, 0, NO_CONTEXT))
+    functions = taken.take_all(None).functions
+    ((_, inside),) = spans_in(functions, 10 * MS, 50 * MS)
+    assert (inside.start_ns, inside.end_ns) == (10 * MS, 50 * MS)
+    assert spans_in(functions, 70 * MS, 80 * MS) == []
+    ((_, later),) = spans_in(functions, 10 * MS, 50 * MS, may_end_later=True)
+    assert later.end_ns == 60 * MS

@@ -95,7 +95,10 @@ void Drain::add_sample(uint64_t thread_number, NewSample sample) {
     return thread.buffer->number == thread_number;
   };
   const auto found = std::find_if(threads_.begin(), threads_.end(), is_it);
-  if (found != threads_.end()) found->samples.push_back(std::move(sample));
+  if (found == threads_.end()) return;
+  // The moment of the look, at which the thread was at that position. It may have gone on since.
+  sample.ticks = found->looks.ticks;
+  found->samples.push_back(std::move(sample));
 }
 
 // An operator is no Python: what it takes is its own time, whatever frame is below it. But what its

@@ -120,8 +120,8 @@ PyObject* add_sample(PyObject*, PyObject* args) {
   if (name_text.text().data() == nullptr || waits_for_text.text().data() == nullptr) return nullptr;
   prepare_for_exceptions();
   const bool done = without_gil([&] {
-    NewSample sample{position, read_ticks(globals().use_cycle_counter), duration_ns,
-                     std::string(name_text.text()), std::string(waits_for_text.text())};
+    NewSample sample{position, 0, duration_ns, std::string(name_text.text()),
+                     std::string(waits_for_text.text())};
     const std::lock_guard lock(drain().mutex());
     drain().add_sample(number, std::move(sample));
   });

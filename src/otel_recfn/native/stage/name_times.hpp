@@ -11,25 +11,33 @@
 
 namespace recfn::stage {
 
+// Ranges of one name.
+struct NameTime {
+  uint32_t name;
+  int64_t count, self_ns;
+  int64_t worked_ns;  // as much of their self time as they are known to have worked
+};
+
 // Sums by name.
 class NameTimes {
  public:
   void clear() {
-    for (const Name& one : names_) index_by_name_[one.name] = kNone;
+    for (const Name& one : names_) index_by_name_[one.time.name] = kNone;
     names_.clear();
   }
 
-  // `worked_ns`: as much of their self time as they are known to have worked (`worked_times.hpp`).
-  void add(uint32_t name, int64_t count, int64_t self_ns, int64_t worked_ns) {
-    if (name >= index_by_name_.size()) index_by_name_.resize(name + 1, kNone);
-    if (index_by_name_[name] == kNone) {
-      index_by_name_[name] = static_cast<uint32_t>(names_.size());
-      names_.push_back({name, names_.size(), 0, 0, 0});
+  void add(const NameTime& one) {
+    if (one.name >= index_by_name_.size()) index_by_name_.resize(one.name + 1, kNone);
+    uint32_t& index = index_by_name_[one.name];
+    if (index == kNone) {
+      index = static_cast<uint32_t>(names_.size());
+      names_.push_back({one, index});
+      return;
     }
-    Name& found = names_[index_by_name_[name]];
-    found.count += count;
-    found.self_ns = wrapped_sum(found.self_ns, self_ns);
-    found.worked_ns = wrapped_sum(found.worked_ns, worked_ns);
+    NameTime& found = names_[index].time;
+    found.count += one.count;
+    found.self_ns = wrapped_sum(found.self_ns, one.self_ns);
+    found.worked_ns = wrapped_sum(found.worked_ns, one.worked_ns);
   }
 
   // Those that worked most, and behind them the one that waited longest, if it waited for most of
@@ -39,10 +47,10 @@ class NameTimes {
     const auto end = names_.end();
     const auto last = names_.begin() + std::min(end - names_.begin(), kTopNames);
     std::partial_sort(names_.begin(), last, end, [](const Name& one, const Name& other) {
-      return std::tie(other.worked_ns, one.first) < std::tie(one.worked_ns, other.first);
+      return std::tie(other.time.worked_ns, one.first) < std::tie(one.time.worked_ns, other.first);
     });
     const auto append = [&rows](const Name& name) {
-      rows.push_back({name.count, name.self_ns, name.worked_ns, name.name});
+      rows.push_back({name.time.count, name.time.self_ns, name.time.worked_ns, name.time.name});
     };
     std::for_each(names_.begin(), last, append);
     const auto longest = std::max_element(names_.begin(), end, waits_less);
@@ -53,13 +61,12 @@ class NameTimes {
   static constexpr std::ptrdiff_t kTopNames = 3;
   static constexpr uint32_t kNone = UINT32_MAX;
   struct Name {
-    uint32_t name;
-    size_t first;
-    int64_t count, self_ns, worked_ns;
+    NameTime time;
+    uint32_t first;  // its place in the order in which names came
   };
 
   static int64_t waited_ns(const Name& name) {
-    return wrapped_difference(name.self_ns, name.worked_ns);
+    return wrapped_difference(name.time.self_ns, name.time.worked_ns);
   }
   static bool waits_less(const Name& one, const Name& other) {
     const int64_t first_ns = waited_ns(one);
@@ -68,7 +75,7 @@ class NameTimes {
   }
   // Whether that is most of its time, and long enough to be seen.
   static bool has_waited(const Name& name) {
-    return waited_ns(name) >= kMinWaitNs && waited_ns(name) > name.worked_ns;
+    return waited_ns(name) >= kMinWaitNs && waited_ns(name) > name.time.worked_ns;
   }
 
   std::vector<Name> names_;

@@ -301,6 +301,12 @@ class Columns:
         attribute=EACH_KEY,
         argument="Attributes",
     )
+    generation = _text(
+        "A JSON object: the ``GenerationStart`` of a generation, on the first range ``decode`` of"
+        " it.",
+        is_optional=True,
+        is_json=True,
+    )
     cpu_time_ns = Column(
         np.int64,
         int,

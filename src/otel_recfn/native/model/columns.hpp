@@ -43,6 +43,7 @@
   OPTIONAL_TEXT(uint32_t, call_site, 0, "", "Call site", false)                             \
   OPTIONAL_TEXT(uint32_t, concrete_inputs, 0, "", "Concrete Inputs", true)                  \
   OPTIONAL_TEXT(uint32_t, attributes, 0, "*", "Attributes", true)                           \
+  OPTIONAL_TEXT(uint32_t, generation, 0, "", "", true)                                      \
   NUMBER(uint8_t, kind, 0, "", "", false)                                                   \
   NUMBER(uint8_t, scope, 0, "", "", false)                                                  \
   NUMBER(uint8_t, source, 0, "", "", false)

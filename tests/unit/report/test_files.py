@@ -22,7 +22,7 @@ from written_traces import slice_of, write_trace
 from helpers.batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from helpers.trace_files import base_ns
 from otel_recfn.batches.build_tree import build_tree
-from otel_recfn.batches.wall import StepTime
+from otel_recfn.batches.wall import Block, StepTime
 from otel_recfn.cli import main
 from otel_recfn.errors import TraceFileError
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope, RowKind, make_event_id
@@ -284,6 +284,22 @@ def test_a_training_step_that_nothing_marks_is_no_range(tmp_path: Path) -> None:
     )
     assert tree(path) == [("aten::mm",)]
     assert [each[:3] for each in steps_in(path)] == [("ProfilerStep#3", 30_000, 10_000)]
+
+
+@pytest.mark.parametrize(
+    ("block", "wall_ns"),
+    [
+        (Block(base_ns(), base_ns() + 5000, 7, "main", 7)._asdict(), 5000),
+        ({"start_ns": base_ns(), "end_ns": base_ns() + 5000}, 1900),
+        ({**Block(base_ns(), base_ns() + 5000)._asdict(), "end_ns": "late"}, 1900),
+        ([base_ns(), base_ns() + 5000], 1900),
+    ],
+)
+def test_a_profiles_trace_says_its_block(tmp_path: Path, block: Any, wall_ns: int) -> None:
+    path = exported(tmp_path / "t.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "block": block}))
+    (wall,) = Recording(read_processes([path])).walls
+    assert wall.ns == wall_ns
 
 
 def test_events_say_what_they_lie_in(tmp_path: Path) -> None:

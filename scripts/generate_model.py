@@ -156,6 +156,11 @@ constexpr uint32_t kNumScopes = {len(RecordScope)};
 constexpr const char* kScopeNames[kNumScopes] = {{
 {_lines(f'    "{scope.name}",' for scope in RecordScope)}
 }};
+
+// The name of each source.
+constexpr const char* kSourceNames[] = {{
+{_lines(f'    "{source.name}",' for source in EventSource)}
+}};
 // clang-format on
 
 }}  // namespace recfn

@@ -425,14 +425,16 @@ def end(
     stacktrace: str = "",
     *,
     attributes: str = "",
+    generation: str = "",
     at: int = 0,
 ) -> int:
     """Close a range, from any thread. Zero and ids that are no longer open are ignored.
 
     ``error`` is ``"<exception type>: <message>"`` and sets EventFlag.ERROR; ``flags`` are EventFlag
     bits known only now. ``attributes`` is a JSON object of further attributes of its span: numbers,
-    texts, or lists of one of them. These and ``stacktrace`` aren't kept if the range began on
-    another thread. ``at`` is as in ``begin``. Returns the range's CPU time, as its column has it.
+    texts, or lists of one of them; ``generation`` is its column. These and ``stacktrace`` aren't
+    kept if the range began on another thread. ``at`` is as in ``begin``. Returns the range's CPU
+    time, as its column has it.
     """
 
 def trace_calls(texts: ProgramTexts, is_own_thread: Callable[[], bool | None], /) -> None: ...

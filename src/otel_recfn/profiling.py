@@ -342,7 +342,8 @@ class profile:
         self._recording.fetch()
         lost = sum(count for name, count in self.lost.items() if "dropped." in name)
         store = self._recording.store
-        export(store.batches(), path, lost, store.spans(), store.samples())
+        block = self._recording.block
+        export(store.batches(), path, lost, store.spans(), store.samples(), block)
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write a page with a flame graph, a time line and a table, which a browser opens from

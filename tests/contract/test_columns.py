@@ -123,7 +123,8 @@ SAID = st.fixed_dictionaries(
 )
 """What few begins say of themselves."""
 TOLD = st.lists(
-    st.one_of(SAID, st.sampled_from(["end", "fail", "attributes", "drain"])), max_size=40
+    st.one_of(SAID, st.sampled_from(["end", "fail", "attributes", "generation", "drain"])),
+    max_size=40,
 )
 
 
@@ -150,6 +151,7 @@ def test_each_row_says_what_its_own_begin_and_end_did(
             said = {
                 "fail": {"error": "ValueError: no"},
                 "attributes": {"attributes": f'{{"id": "0/{ended % 3}"}}'},
+                "generation": {"generation": f'{{"prefill_id": {ended}}}'},
             }.get(step, {})
             expected[ended] |= said
             source_calls.end(ended, **said)
@@ -171,6 +173,7 @@ NOTHING_SAID: dict[str, object] = {
             "stacktrace",
             "device",
             "attributes",
+            "generation",
         ),
         "",
     ),

@@ -349,6 +349,7 @@ def a_million() -> Batch:
     return rows.take(
         slice(None),
         name=np.where(step, 1, 2 + place % 200).astype(np.uint32),
+        source=np.where(step, int(EventSource.STEP), 0).astype(np.uint8),
         step_number=np.where(step, number, -1),
     )
 

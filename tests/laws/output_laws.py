@@ -10,6 +10,9 @@ What the documentation promises, as equalities:
     self time   a range's length less that of the ranges directly in it that nest on its thread
     tables      by name: tree = report of the profile = report of its Chrome trace
                 = sums of the events; averages = these without ranges alone in one of their name
+    reports     of a Chrome trace = of the profile: rows, counts, times, shares, the wall time, and
+                steps: ranges of ``step`` and of a profiler's schedule, and training steps that
+                nothing marks
     metric      by name: its counts and sums = those of the sink's events
     counts      ranges in the Chrome trace
                 = spans of single ranges + sum of ``recfn.unit.folded.count`` + ``unsampled``

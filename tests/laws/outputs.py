@@ -77,6 +77,7 @@ class Range:
     error: str | None = None
     """Empty if no exception left it."""
     sequence_nr: int | None = None
+    source: str | None = None
     step_number: int | None = None
     cpu_time_ns: int | None = None
     module: str | None = None
@@ -101,6 +102,35 @@ class Sums:
 
 
 SumsByName = Mapping[str, Sums]
+
+
+class Report:
+    """What a report says, as data for programs.
+
+    Args:
+        data: the data, without rows if there is nothing to report.
+    """
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.data = data
+        self.sums: SumsByName = {
+            row["name"]: Sums(row["count"], row["total_us"] * 1000, row["self_us"] * 1000)
+            for row in data.get("by_name", ())
+        }
+
+    @property
+    def wall_ns(self) -> int:
+        """The wall time."""
+        return round(self.data["wall"][0]["wall_us"] * 1000)
+
+    @property
+    def steps(self) -> list[tuple[str, int]]:
+        """The name and the length of each step, thread by thread."""
+        return [
+            (step["step"], round(step["wall_us"] * 1000))
+            for thread in self.data["wall"][0]["threads"]
+            for step in thread["steps"]
+        ]
 
 
 @dataclass(frozen=True)
@@ -141,6 +171,7 @@ class Slice:
     """A slice of a Chrome trace."""
 
     name: str
+    category: str
     start_ns: int
     end_ns: int
     thread: int
@@ -155,7 +186,7 @@ class ChromeTrace:
     """A Chrome trace and the report of it."""
 
     slices: list[Slice]
-    report: SumsByName
+    report: Report
     instants: int
 
     def ranges(self) -> dict[int, Slice]:
@@ -193,7 +224,7 @@ class Outputs:
     chrome_of_children: list[ChromeTrace]
     profile: profile
     chrome_of_profile: ChromeTrace
-    report_of_profile: SumsByName
+    report_of_profile: Report
     legacy: Any
     metrics: Mapping[str, Sequence[Any]]
     """The points of each metric, by its name."""
@@ -235,9 +266,9 @@ class Outputs:
                 for each in self.profile.key_averages()
             },
             "tree": sums_of_tree(self.profile.tree()),
-            "report of the profile": self.report_of_profile,
-            "report of the Chrome trace": self.chrome.report,
-            "report of the profile's Chrome trace": self.chrome_of_profile.report,
+            "report of the profile": self.report_of_profile.sums,
+            "report of the Chrome trace": self.chrome.report.sums,
+            "report of the profile's Chrome trace": self.chrome_of_profile.report.sums,
             "metric": self._sums_of_metric(),
         }
 
@@ -309,6 +340,7 @@ def range_of_event(event: Any) -> Range:
         scope=event.scope.name,
         error=event.error,
         sequence_nr=event.sequence_nr,
+        source=event.source.name,
         step_number=event.step_number,
         cpu_time_ns=event.cpu_time_ns,
         module=event.module,
@@ -323,11 +355,10 @@ def ranges_of_chrome(trace: ChromeTrace) -> Ranges:
 
 def _range_of_slice(each: Slice) -> Range:
     args = each.args
-    name, _, number = each.name.rpartition("#")
-    is_step = number.isdigit()
-    if not is_step:
-        name = each.name
-    elif name == STEP_IN_CHROME:
+    source = source_of_slice(each)
+    number = args.get("recfn.step.number", -1)
+    name = each.name.removesuffix(f"#{number}")
+    if source == "STEP" and name == STEP_IN_CHROME:
         name = UNNAMED_STEP
     is_partial = bool(args.get("Partial"))
     return Range(
@@ -339,10 +370,19 @@ def _range_of_slice(each: Slice) -> Range:
         scope=args["Scope"],
         error=args.get("Error", ""),
         sequence_nr=args.get("Sequence number", -1),
-        step_number=int(number) if is_step else -1,
+        source=source,
+        step_number=number,
         cpu_time_ns=args.get("CPU time (ns)", -1),
         module=args.get("Module", ""),
     )
+
+
+def source_of_slice(each: Slice) -> str:
+    """What recorded a range, as its event says or its category does."""
+    if each.category == "python_function":
+        return "MODULE" if each.name.startswith("nn.Module: ") else "PYTHON_CALL"
+    by_category = {"cpu_op": "TORCH", "user_annotation": "RECORD_FUNCTION"}
+    return str(each.args.get("Source", by_category[each.category]))
 
 
 def range_of_span(span: Span) -> Range:
@@ -420,20 +460,12 @@ def sums_of_tree(tree: Iterable[Any]) -> SumsByName:
     return found
 
 
-def sums_of_report(report: Mapping[str, Any]) -> SumsByName:
-    """The sums in a report's table."""
-    return {
-        row["name"]: Sums(row["count"], row["total_us"] * 1000, row["self_us"] * 1000)
-        for row in report["by_name"]
-    }
-
-
-def report_of(path: Path) -> SumsByName:
-    """The table that ``otel-recfn report`` makes of a Chrome trace."""
+def report_of(path: Path) -> Report:
+    """The report that ``otel-recfn report`` makes of a Chrome trace."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         assert cli.main(["report", str(path), "--format", "json"]) == 0
-    return sums_of_report(json.loads(printed.getvalue()))
+    return Report(json.loads(printed.getvalue()))
 
 
 def chrome_trace_in(path: Path) -> ChromeTrace:
@@ -454,6 +486,7 @@ def chrome_trace_in(path: Path) -> ChromeTrace:
             slices.append(
                 Slice(
                     event["name"],
+                    event["cat"],
                     at_ns,
                     end_ns,
                     event["tid"],
@@ -469,6 +502,7 @@ def chrome_trace_in(path: Path) -> ChromeTrace:
             slices.append(
                 Slice(
                     begin["name"],
+                    begin["cat"],
                     start_ns,
                     at_ns,
                     begin["tid"],
@@ -478,9 +512,8 @@ def chrome_trace_in(path: Path) -> ChromeTrace:
                 )
             )
     assert not begun, "an asynchronous slice has no end"
-    return ChromeTrace(
-        slices, report_of(path) if any("Event id" in each.args for each in slices) else {}, instants
-    )
+    has_ranges = any("Event id" in each.args for each in slices)
+    return ChromeTrace(slices, report_of(path) if has_ranges else Report({}), instants)
 
 
 def span_of_sdk(span: ReadableSpan) -> Span:
@@ -630,7 +663,7 @@ def outputs_of(program: Program, way: Way, folder: Path) -> Outputs:
         ],
         profile=profiled,
         chrome_of_profile=chrome_trace_in(chrome_of_profile),
-        report_of_profile=sums_of_report(json.loads(report.read_text())),
+        report_of_profile=Report(json.loads(report.read_text())),
         legacy=legacy,
         metrics=_points(reader),
         counters=instrumentor.counters(),

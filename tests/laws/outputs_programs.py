@@ -324,6 +324,53 @@ def steps_by_hand(tracer: Tracer) -> None:
 
 
 @program
+def names_as_steps_have_them(tracer: Tracer) -> None:
+    """Blocks that end in a number, as a step's name in a file does, and blocks and steps of the
+    same names.
+    """
+    writer = Writer().eval()
+    for number in range(2):
+        with record_function(f"epoch#{number}"), record_function(f"ProfilerStep, {number}"):
+            with step("plain"), record_function("torch.compile"):
+                torch.ones(2).add(1)
+            with record_function("plain"), record_function("step"), record_function("decode#2"):
+                torch.ones(2).mul(2)
+            with step("of#7"), step(), record_function("decode"):
+                torch.ones(2).neg()
+            writer.write(prompt=5, tokens=3)
+
+
+@program
+def steps_of_a_schedule(tracer: Tracer) -> None:
+    """Those of a profiler, which are ranges for all."""
+    training = Training()
+    schedule = torch.profiler.schedule(wait=0, warmup=0, active=3)
+    with profile(schedule=schedule) as seen:
+        for _ in range(3):
+            training.step()
+            seen.step()
+
+
+@program
+def asynchronous_edges(tracer: Tracer) -> None:
+    """What begins first and ends last is asynchronous: steps, and blocks around them."""
+
+    async def serve(name: str) -> None:
+        async with step(name), record_function("block"):
+            await asyncio.sleep(0)
+            with record_function("work"):
+                let_time_pass(1_000_000)
+                torch.ones(2).add(1)
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        async with record_function("serve"):
+            await asyncio.gather(serve("first"), serve("second"))
+
+    asyncio.run(main())
+
+
+@program
 def steps_by_themselves(tracer: Tracer) -> None:
     """A loop that marks no steps, outside of spans."""
     training = Training()

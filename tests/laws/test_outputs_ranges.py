@@ -48,6 +48,7 @@ FACTS = (
         "end_thread",
         "scope",
         "sequence_nr",
+        "source",
         "step_number",
         "cpu_time_ns",
         "module",
@@ -79,6 +80,17 @@ def test_a_span_of_one_range_says_the_same(run: Run, program: Program, way: str)
             assert span.name == event.name
         assert span.attributes.get("thread.id", 0) == event.thread.ident
         assert span.attributes.get("thread.name", "") == event.thread.name
+
+
+@everywhere()
+def test_attributes_of_a_slice_are_those_of_its_span(run: Run, program: Program, way: str) -> None:
+    """So nothing leaves the process in a file alone."""
+    found = run(program, way)
+    slices = found.chrome.ranges()
+    for event_id, span in found.single.items():
+        for name, value in slices[event_id].args.get("Attributes", {}).items():
+            expected = tuple(value) if isinstance(value, list) else value
+            assert span.attributes[name] == expected
 
 
 @everywhere()

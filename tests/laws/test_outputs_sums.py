@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -13,8 +13,6 @@ pytest.importorskip("torch")
 
 from output_laws import Run, everywhere, times
 from outputs import (
-    STEP_IN_CHROME,
-    UNNAMED_STEP,
     WAYS,
     Sums,
     SumsByName,
@@ -112,10 +110,11 @@ def test_reports_of_chrome_traces_have_the_counts_and_lengths_of_the_events(
     run: Run, program: Program, way: str
 ) -> None:
     found = run(program, way)
-    events = by_label(in_chrome(found.events.values()))
-    assert not unequal(without_self_times(found.chrome.report), events)
-    events = by_label(in_chrome(found.profiled.values()))
-    assert not unequal(without_self_times(found.chrome_of_profile.report), events)
+    events = by_label(sums_by_name(found.events.values()))
+    assert not unequal(without_self_times(found.chrome.report.sums), events)
+    assert found.chrome.report.sums.keys() == events.keys()
+    events = by_label(sums_by_name(found.profiled.values()))
+    assert not unequal(without_self_times(found.chrome_of_profile.report.sums), events)
 
 
 @everywhere()
@@ -123,8 +122,8 @@ def test_reports_of_chrome_traces_have_the_self_times_of_the_profile(
     run: Run, program: Program, way: str
 ) -> None:
     found = run(program, way)
-    expected = by_label(in_chrome(found.profiled.values(), lambda event: float(event.self_ns)))
-    assert not unequal(found.chrome_of_profile.report, expected)
+    expected = by_label(found.sums["profile's events"])
+    assert not unequal(found.chrome_of_profile.report.sums, expected)
 
 
 @everywhere()
@@ -206,22 +205,6 @@ def alone_in_one_of_their_name(events: Mapping[int, Any]) -> set[int]:
         and event.cpu_parent.name == event.name
         and children[event.cpu_parent.event_id] == 1
     }
-
-
-def in_chrome(events: Iterable[Any], self_ns: Callable[[Any], float] | None = None) -> SumsByName:
-    """The sums of events under their names in reports of Chrome traces."""
-    found = defaultdict[str, Sums](Sums)
-    for event in events:
-        is_unnamed_step = event.step_number != -1 and event.name == UNNAMED_STEP
-        one = found[STEP_IN_CHROME if is_unnamed_step else shown_name(event)]
-        one.count += 1
-        one.total_ns += event.duration_ns
-        one.self_ns = (
-            one.self_ns + self_ns(event)
-            if self_ns is not None and one.self_ns is not None
-            else None
-        )
-    return found
 
 
 def without_self_times(sums: SumsByName) -> SumsByName:

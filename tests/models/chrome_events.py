@@ -131,6 +131,11 @@ def _is_async(event: Event) -> bool:
 
 def _args(event: Event, own_id: int, caller_id: int) -> Iterator[tuple[str, object]]:
     yield "Scope", f'"{event.scope.name}"'
+    if event.kind == RowKind.RANGE and not is_call(event.source, event.name):
+        is_annotation = event.scope == RecordScope.USER_SCOPE
+        assumed = EventSource.RECORD_FUNCTION if is_annotation else EventSource.TORCH
+        if event.source != assumed:
+            yield "Source", f'"{event.source.name}"'
     yield "Thread id", event.thread_id
     optional = (
         ("Input Dims", utf8_json(event.shapes), ""),
@@ -150,6 +155,7 @@ def _args(event: Event, own_id: int, caller_id: int) -> Iterator[tuple[str, obje
         ("Debug handle", event.debug_handle, -1),
         ("Node id", event.node_id, -1),
         ("Flops", event.flops, 0),
+        ("recfn.step.number", event.step_number, -1),
         ("CPU time (ns)", event.cpu_time_ns, -1),
         ("Bytes", event.nbytes if event.kind == RowKind.MEMORY else None, None),
         ("Python id", own_id, 0),

@@ -113,8 +113,11 @@ def with_span_names(
         label = phase_name(recorded_call_name(names[name], names[path], names[enclosing]))
         label = prefill_name(label) if is_prefill else label
         texts[call] = names[name] if torch_names else label, kind
-    more = list({text for both in texts.values() for text in both})
-    index_by_text = {text: index for index, text in enumerate(more, len(names))} | {"": 0}
+    named = dict.fromkeys([text for both in texts.values() for text in both])
+    # A text has one index, by which tables sum up: a block may have the name of a module.
+    index_by_text = {name: index for index, name in enumerate(names) if name in named} | {"": 0}
+    more = [text for text in named if text not in index_by_text]
+    index_by_text |= {text: index for index, text in enumerate(more, len(names))}
     changed: dict[str, Any] = {"name": batch.name.copy(), "module_class": batch.module_class.copy()}
     changed["name"][rows] = [index_by_text[texts[call][0]] for call in calls]
     changed["module_class"][rows] = [index_by_text[texts[call][1]] for call in calls]

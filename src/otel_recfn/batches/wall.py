@@ -167,15 +167,13 @@ def wall_time(
 
     Args:
         batch: the ranges.
-        block: the block that was recorded. None: from the first begin of a range to the last end;
-            the thread with the most steps, or with the most time in ranges, ran it.
+        block: the block that was recorded. None: from the first begin of a range or step to the
+            last end; the thread with the most steps, or with the most time in ranges, ran it.
         is_complete: whether no range was lost.
         samples: what threads ran in Python while they recorded nothing.
     """
     ranges = np.flatnonzero(equals(batch.kind, RowKind.RANGE) & equals(batch.device, 0))
-    if block is None:
-        start_ns = int(batch.start_ns[ranges].min(initial=INT64.stop - 1))
-        block = Block(start_ns, int(batch.end_ns[ranges].max(initial=start_ns)))
+    block = block or _extent(batch, ranges)
     counted = ranges[~is_step(batch)[ranges] & (batch.flags[ranges] & OVERLAPPING == 0)]
     times = _thread_times(batch, ranges, counted, block)
     functions = _functions_outside(batch, samples, block)
@@ -196,6 +194,14 @@ def wall_time(
     return Wall(length_ns, reported, is_complete)
 
 
+def _extent(batch: Batch, ranges: Indices) -> Block:
+    """The time from the first begin of these ranges, and of training steps, to the last end."""
+    starts = [step.start_ns for step in batch.steps]
+    ends = [step.end_ns for step in batch.steps]
+    start_ns = min([int(batch.start_ns[ranges].min(initial=INT64.stop - 1)), *starts])
+    return Block(start_ns, max([int(batch.end_ns[ranges].max(initial=start_ns)), *ends]))
+
+
 def _functions_outside(
     batch: Batch, samples: Sequence[Sample], block: Block
 ) -> dict[int, list[SampledFunction]]:
@@ -213,10 +219,18 @@ def _functions_outside(
 
 
 def is_step(batch: Batch) -> Mask:
-    """Whether each row is a step, of ``step`` or of a profiler's schedule."""
+    """Whether each row is a step, of ``step`` or of a profiler's schedule; what a device's lane
+    has of it is none.
+    """
     names = [name.startswith(PROFILER_STEP) for name in batch.names]
     by_profiler = np.take(np.array(names, np.bool_), batch.name)
-    return np.asarray(equals(batch.source, EventSource.STEP) | by_profiler)
+    is_marked = equals(batch.source, EventSource.STEP) | by_profiler
+    return np.asarray(is_marked & equals(batch.device, 0))
+
+
+def thread_name(track: Track) -> str:
+    """The name of a thread as Chrome traces and reports show it."""
+    return track.name or f"thread {track.native_id or track.number}"
 
 
 def thread_label(track: Track) -> str:
@@ -283,7 +297,7 @@ def _thread_time(
     all_ends = np.append(batch.end_ns[rows], ends[1:])
     in_any = BusyTime(all_starts, all_ends).time_during(starts[:1], ends[:1])
     return ThreadTime(
-        _short(track.name or thread_label(track)),
+        _short(thread_name(track)),
         thread_label(track),
         length_ns,
         outside_ns,

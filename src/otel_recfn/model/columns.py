@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_recfn.model.events import CPU_TIME, EventFlag, EventSource, Extra, RecordScope, RowKind
+from otel_recfn.model.events import (
+    CPU_TIME,
+    STEP_NUMBER,
+    EventFlag,
+    EventSource,
+    Extra,
+    RecordScope,
+    RowKind,
+)
 
 EACH_KEY = "*"
 D = TypeVar("D", bound=np.generic)
@@ -262,7 +270,8 @@ class Columns:
         empty=-1,
         is_optional=True,
         in_prelude=True,
-        attribute="recfn.step.number",
+        attribute=STEP_NUMBER,
+        argument=STEP_NUMBER,
     )
     module_class = _text(
         "The class of the nn.Module that it is a call of, for spans, whose names are the module's"
@@ -300,6 +309,12 @@ class Columns:
         is_json=True,
         attribute=EACH_KEY,
         argument="Attributes",
+    )
+    generation = _text(
+        "A JSON object: the ``GenerationStart`` of a generation, on the first range ``decode`` of"
+        " it.",
+        is_optional=True,
+        is_json=True,
     )
     cpu_time_ns = Column(
         np.int64,

@@ -281,6 +281,8 @@ def whole_number(value: SupportsIndex, name: str, allowed: range) -> int:
     return number
 
 
+STEP_NUMBER = "recfn.step.number"
+"""An attribute of spans, and an argument in Chrome traces: the number of a step."""
 PARTIAL = "recfn.partial"
 """An attribute of spans: whether what they stand for was still open."""
 CPU_TIME, WAIT_TIME = "recfn.cpu_time_ns", "recfn.unit.wait_time_ns"

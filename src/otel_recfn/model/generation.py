@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 GENERATION = "recfn.generation."
 """The prefix of its attributes."""
@@ -15,13 +14,22 @@ TIME_TO_FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
 PHASE = GENERATION + "phase"
 PREFILL = "prefill"
 """The attribute of a generation's first call."""
-PREFILL_ID, FIRST_TOKEN_NS = "_prefill_event_id", "_first_token_unix_ns"
-INPUT_TOKENS, BATCH_SIZE = "_input_tokens", "_batch_size"
-"""The attributes by which the first range ``decode`` tells the first call's event id, when the
-first token was there, and the sizes of the prompts.
 
-They aren't sent: the generation's figures stand on one span, else a backend's sums have them twice.
-"""
+
+class GenerationStart(NamedTuple):
+    """The beginning of a generation, which is known at its first range ``decode``.
+
+    It is no attribute of that range's span: the figures of a generation stand on one span, so that
+    a backend's sums don't have them twice.
+    """
+
+    prefill_id: int
+    """The event id of the first call."""
+    first_token_ns: int
+    """The time at which the first token was there, in Unix nanoseconds."""
+    input_tokens: int
+    """The number of tokens of each prompt."""
+    batch_size: int
 
 
 @dataclass(slots=True)
@@ -44,19 +52,19 @@ class Generation:
     earlier_batch_size: int = 0
     """The largest batch size in the parts before, from which tokens may follow in this one."""
 
-    def add(self, number: int, end_ns: int, attributes: Mapping[str, Any]) -> None:
-        """Add a range ``decode``, which makes the token of that number, and the attributes of
-        its end.
+    def add(self, number: int, end_ns: int, start: GenerationStart | None) -> None:
+        """Add a range ``decode``, which makes the token of that number; the first one has the
+        generation's start.
         """
         self.output_tokens += 1
         self.last_token_ns = max(self.last_token_ns, end_ns)
-        if PREFILL_ID in attributes:
+        if start is not None:
             self.count += 1
             self.output_tokens += number - 1
-            self.input_tokens += attributes[INPUT_TOKENS]
-            self.batch_size = max(self.batch_size, attributes[BATCH_SIZE])
-            self.prefill_ids.append(attributes[PREFILL_ID])
-            self.first_token_ns = attributes[FIRST_TOKEN_NS]
+            self.input_tokens += start.input_tokens
+            self.batch_size = max(self.batch_size, start.batch_size)
+            self.prefill_ids.append(start.prefill_id)
+            self.first_token_ns = start.first_token_ns
 
     def following_part(self) -> Generation:
         """The generation of the unit's next part: each part has what was generated in it."""

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from opentelemetry import trace
 
 from otel_recfn import _native
-from otel_recfn.model.generation import BATCH_SIZE, FIRST_TOKEN_NS, INPUT_TOKENS, PREFILL_ID
+from otel_recfn.model.generation import GenerationStart
 from otel_recfn.pytorch import details
 from otel_recfn.sources.steps import exposed_steps, step_with_span
 from otel_recfn.support.foreign import WeakIdentityMap
@@ -99,7 +99,7 @@ class Chain:
         self.name, self._first, self._last = name, shape, shape
         self._grown = int(grows)
         self.decodes = False
-        self._is_described = False
+        self._has_start = False
         self.tokens = 1
         """The number of tokens of each sequence when the last call ends."""
         self.first_event_id = self._first_token_ns = 0
@@ -128,28 +128,27 @@ class Chain:
     def end_call(self) -> str:
         """End a call.
 
-        The first one that decodes has attributes of those before it, as JSON; the others have none.
+        The first one that decodes has the start of the generation, as JSON; the others have none.
         """
         now_ns = time.time_ns()
         self._first_token_ns = self._first_token_ns or now_ns
         if not self.decodes:
             return ""
-        found = self._take_description()
+        start = self._take_start()
         step = step_with_span(
             trace.get_current_span(_native.current_in_step(exposed_steps.attached()))
         )
         if step is not None:
-            step.add_token(self.tokens, now_ns, found)
-        return json_value(found) if found else ""
+            step.add_token(self.tokens, now_ns, start)
+        return json_value(start._asdict()) if start is not None else ""
 
-    def _take_description(self) -> dict[str, int]:
-        """The attributes of the generation, once."""
-        if self._is_described:
-            return {}
-        self._is_described = True
+    def _take_start(self) -> GenerationStart | None:
+        """The start of the generation, once."""
+        if self._has_start:
+            return None
+        self._has_start = True
         batch_size, input_tokens = self._first[:2]
-        sizes = {INPUT_TOKENS: input_tokens, BATCH_SIZE: batch_size}
-        return {**sizes, PREFILL_ID: self.first_event_id, FIRST_TOKEN_NS: self._first_token_ns}
+        return GenerationStart(self.first_event_id, self._first_token_ns, input_tokens, batch_size)
 
 
 class Chains:

@@ -207,9 +207,9 @@ class ModuleRanges(Source):
             call.outermost.module = None
         text, stacktrace = failure(error)
         _native.end(call.event_id, text, stacktrace=stacktrace, attributes=call.attributes)
-        decode_attributes = call.chain.end_call() if call.chain is not None else ""
+        generation = call.chain.end_call() if call.chain is not None else ""
         if call.decode_id:
-            _native.end(call.decode_id, text, attributes=decode_attributes)
+            _native.end(call.decode_id, text, generation=generation)
 
     def enter_scaled_step(self) -> int:
         """Begin the range of a GradScaler's step."""

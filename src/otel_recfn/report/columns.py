@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from otel_recfn.batches.build_tree import nested_ranges
 from otel_recfn.batches.measures import Nesting, find_nesting
 from otel_recfn.batches.number_sets import Indices, distinct
-from otel_recfn.batches.wall import is_step
+from otel_recfn.batches.wall import is_step, thread_name
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import OVERLAPPING, EventFlag, RowKind
+from otel_recfn.model.events import OVERLAPPING, PROFILER_STEP, EventFlag, RowKind
 from otel_recfn.report.activities import WORK, Activity
 from otel_recfn.report.kinds import range_kinds
 from otel_recfn.report.labels import label_of, shorten
@@ -34,6 +34,10 @@ LARGE_BLOCK = 1 << 20
 """The minimum size of a block that memory allocators return to the system: each new one of that
 size is paged in anew.
 """
+
+
+MAX_DIGITS = 18
+"""The maximum number of digits of a step's number, which fits 64 bits."""
 
 
 class RangeColumns(NamedTuple):
@@ -118,7 +122,7 @@ def join_columns(processes: Sequence[Process]) -> Joined:
     ranges = RangeColumns(*_concatenated(parts))
     spans, span_labels = _joined_spans(processes, ranges, offsets, len(labels))
     lanes = [
-        (number, shorten(track.name) or f"thread {track.native_id or track.number}")
+        (number, shorten(thread_name(track)))
         for number, process in enumerate(processes)
         for track in process.batch.tracks
     ]
@@ -160,12 +164,26 @@ def _range_columns(process: Process, before: _Offsets, labels: dict[str, int]) -
         large=_allocated_bytes(batch, nested, LARGE_BLOCK)[rows],
         kind=range_kinds(batch, rows),
         activity=activity,
-        step=batch.step_number[rows],
+        step=_step_numbers(batch)[rows],
         is_step=is_step(batch)[rows],
         is_open=np.asarray(batch.flags[rows] & EventFlag.PARTIAL != 0),
         overlaps=np.asarray(batch.flags[rows] & OVERLAPPING != 0),
         enclosing_span=np.where(enclosing >= 0, enclosing + before.spans, -1),
     )
+
+
+def _step_numbers(batch: Batch) -> Numbers:
+    """The number of each row that is a step: its own or, of a profiler's, that in its name."""
+    in_names = np.array([_number_of_step(name) for name in batch.names], np.int64)
+    numbers = np.maximum(batch.step_number, in_names[batch.name])
+    return np.where(is_step(batch), numbers, -1)
+
+
+def _number_of_step(name: str) -> int:
+    """The number in the name of a profiler's step; -1 in other names."""
+    number = name.removeprefix(PROFILER_STEP)
+    has_number = name.startswith(PROFILER_STEP) and number.isdecimal()
+    return int(number[-MAX_DIGITS:]) if has_number else -1
 
 
 def _row_labels(batch: Batch, rows: Indices, labels: dict[str, int]) -> Numbers:

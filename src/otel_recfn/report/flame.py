@@ -114,7 +114,7 @@ def table(recording: Recording, limit: int | None = None) -> dict[str, Any]:
     sums = recording.sums_by(np.where(is_displayed, recording.label, count), count + 1)
     kind = np.zeros(count, np.int64)
     allocated = np.zeros(count, np.int64)
-    kind[recording.label[is_displayed]] = recording.kind[is_displayed]
+    np.maximum.at(kind, recording.label[is_displayed], recording.kind[is_displayed])
     np.add.at(allocated, recording.label, recording.allocated)
     by_self = np.argsort(-sums.self_ns[:count], kind="stable")
     displayed = by_self[sums.count[by_self] > 0]

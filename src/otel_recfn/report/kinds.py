@@ -5,6 +5,7 @@
 
 The work of a range follows from its name or, if that says nothing, from its kind. A range does the
 work of the outermost range around it: an operator in an optimizer's step is work of the optimizer.
+Steps, and the program's spans, are no work: they say when something ran.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from otel_recfn.batches.number_sets import Indices
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import NODES_PREFIX, OPTIMIZER, EventSource, RecordScope
-from otel_recfn.report.nesting import Mask, Numbers
+from otel_recfn.report.nesting import Numbers
 
 KINDS = (
     "operator",
@@ -56,9 +57,10 @@ KIND_WORK = {
     COMPILATION: "Compiling",
 }
 """The work that ranges do, by their kind, as a sentence begins with it."""
+LOADING = "Loading data"
 OPTIMIZERS = "Optimizers"
 NAME_WORK = {
-    LOADER: "Loading data",
+    LOADER: LOADING,
     OPTIMIZER: OPTIMIZERS,
     **dict.fromkeys(COMPILATIONS, KIND_WORK[COMPILATION]),
 }
@@ -72,6 +74,8 @@ CLOSURE_WORK = (KIND_WORK[MODULE], KIND_WORK[BACKWARD])
 """The work that an optimizer's closure does for the program, and not for the optimizer."""
 NO_WORK = ("", KIND_WORK[BLOCK], KIND_WORK[PYTHON])
 """The work of steps, blocks and Python functions: they hold any other work, or wait for it."""
+WORKS = ("", *KIND_WORK.values(), LOADING, OPTIMIZERS, WAITING, FIRST_USE)
+"""All kinds of work; the first is that of what does none."""
 
 
 def range_kinds(batch: Batch, rows: Indices) -> Numbers:
@@ -89,10 +93,8 @@ def range_kinds(batch: Batch, rows: Indices) -> Numbers:
     return kind
 
 
-def path_works(
-    names: Sequence[str], kinds: Numbers, parents: Numbers, are_steps: Mask
-) -> list[str]:
-    """The work of each call path; empty for steps and groups.
+def path_works(names: Sequence[str], kinds: Numbers, parents: Numbers) -> Numbers:
+    """The work of each call path, as an index into WORKS.
 
     A path has the work of the path around it, or its own if the path around it is a block or a
     Python function. Modules and backward passes in an optimizer's step are called by its closure,
@@ -100,20 +102,19 @@ def path_works(
 
     Args:
         names: the last name of each path.
-        kinds: the kind of each path's ranges.
+        kinds: the kind of each path's ranges; -1 if they are no work.
         parents: the path around each, which stands before it; -1 for the outermost.
-        are_steps: whether each path's ranges are steps.
     """
     works = [
-        "" if is_step else _name_work(name) or KIND_WORK.get(kind, "")
-        for name, kind, is_step in zip(names, kinds.tolist(), are_steps.tolist(), strict=True)
+        (_name_work(name) or KIND_WORK.get(kind, "")) if kind >= 0 else ""
+        for name, kind in zip(names, kinds.tolist(), strict=True)
     ]
     for path, parent in enumerate(parents.tolist()):
         enclosing = works[parent] if parent >= 0 else ""
         is_closure = enclosing == OPTIMIZERS and works[path] in CLOSURE_WORK
         if enclosing not in NO_WORK and not is_closure:
             works[path] = enclosing
-    return works
+    return np.array([WORKS.index(work) for work in works], np.int64)
 
 
 def _name_work(name: str) -> str:

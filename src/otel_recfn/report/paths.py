@@ -9,6 +9,9 @@
 
 Ranges, spans and groups are one forest: its numbers are those of ranges, then of the spans that
 hold ranges, then of groups.
+
+A block may have the name of a step or operator beside it. They have one path, and each does its own
+work, so that work is a matter of finer paths, apart by kind.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import numpy as np
 from otel_recfn.batches.call_paths import Paths, call_paths
 from otel_recfn.batches.number_sets import distinct
 from otel_recfn.report.columns import DisplayedSpans, Joined, RangeColumns
-from otel_recfn.report.kinds import BLOCK, GPU
+from otel_recfn.report.kinds import BLOCK, GPU, KINDS, path_works
 from otel_recfn.report.nesting import Mask, Numbers
 from otel_recfn.report.process import Process
 
@@ -39,7 +42,11 @@ class RecordedPaths(NamedTuple):
     labels: list[str]
     """The labels of the recording, with those of groups behind the others."""
     kind: Numbers
-    """The kind of each path's ranges; the group of a GPU has its kind, that of a process -1."""
+    """The kind of each path's ranges, of several the last one in KINDS; the group of a GPU has its
+    kind, that of a process -1.
+    """
+    work: Numbers
+    """The work of each range: index into WORKS."""
 
 
 class _Group(NamedTuple):
@@ -62,9 +69,32 @@ def recorded_paths(processes: Sequence[Process], joined: Joined) -> RecordedPath
     group_labels = len(joined.labels) + np.arange(len(groups))
     label = np.concatenate([ranges.label, spans.label[holding], group_labels])
     parent = np.append(parent, np.array([group.parent for group in groups], np.int64))
-    paths = call_paths(parent, label)
     labels = [*joined.labels, *[group.label for group in groups]]
-    return RecordedPaths(paths, holding, labels, _path_kinds(paths, kind, labels))
+    works_as = np.full(len(label), -1, np.int64)
+    works_as[: len(ranges.row)] = np.where(ranges.is_step, -1, ranges.kind)
+    paths, path_work = _paths_and_works(parent, label, works_as, labels)
+    work = path_work[: len(ranges.row)]
+    return RecordedPaths(paths, holding, labels, _path_kinds(paths, kind, labels), work)
+
+
+def _paths_and_works(
+    parent: Numbers, label: Numbers, works_as: Numbers, labels: Sequence[str]
+) -> tuple[Paths, Numbers]:
+    """The call paths of a forest, and the work of each of its members.
+
+    Args:
+        parent: the parent of each member; -1 at the top.
+        label: the label of each.
+        works_as: the kind by which each works; -1 if it does no work.
+        labels: the texts of the labels.
+    """
+    kinds = len(KINDS) + 1
+    finer = call_paths(parent, label * kinds + works_as + 1)
+    finer_label, finer_kind = np.divmod(finer.label, kinds)
+    names = [labels[index] for index in finer_label.tolist()]
+    works = path_works(names, finer_kind - 1, finer.parent)
+    paths = call_paths(finer.parent, finer_label)
+    return paths._replace(row_path=paths.row_path[finer.row_path]), works[finer.row_path]
 
 
 def _spans_that_hold_ranges(ranges: RangeColumns, spans: DisplayedSpans) -> Numbers:
@@ -118,11 +148,8 @@ def _put_in_groups(
 
 
 def _path_kinds(paths: Paths, kind: Numbers, labels: Sequence[str]) -> Numbers:
-    """The kind of each path, given those of ranges and spans; a path of several kinds has that of
-    its last range.
-    """
+    """The kind of each path, given those of ranges and spans."""
     is_gpu_group = [labels[label] == ON_GPU for label in paths.label.tolist()]
     found = np.where(is_gpu_group, GPU, -1)
-    ranges_and_spans = paths.row_path[: len(kind)]
-    found[ranges_and_spans] = kind
+    np.maximum.at(found, paths.row_path[: len(kind)], kind)
     return found

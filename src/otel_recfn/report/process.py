@@ -45,6 +45,6 @@ class Process(NamedTuple):
     spans: Spans | None = None
     """The program's spans; None if none are known."""
     block: Block | None = None
-    """The block that was recorded; None if it isn't known, as of a trace."""
+    """The block that a profile recorded; None if none did, as in a program's trace."""
     samples: Sequence[Sample] = ()
     """What threads ran in Python while they recorded nothing; empty if nothing was sampled."""

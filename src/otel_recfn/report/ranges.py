@@ -38,6 +38,7 @@ class RecordedRanges:
         names: the last name of each path.
         path_kind: the kind of each path's ranges; the group of a GPU has its kind, that of a
             process -1.
+        work: the work of each range, as an index into WORKS.
     """
 
     def __init__(self, processes: Sequence[Process], beside: Sequence[Process] = ()) -> None:
@@ -71,6 +72,7 @@ class RecordedRanges:
         self.labels = found.labels
         self.paths = found.paths
         self.path_kind = found.kind
+        self.work = found.work
         self.path = found.paths.row_path[: len(self)]
         self.names = [self.labels[label] for label in self.paths.label.tolist()]
 

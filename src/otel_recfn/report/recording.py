@@ -2,7 +2,6 @@
 
     processes ──► columns.py ──► paths.py ──► RecordedRanges    ranges, their columns and call paths
                                                    │
-    kinds.py         the work of each path  ◄──────┤
     thread_time.py   the time of the run    ◄──────┤
     device_use.py    the use of devices     ◄──────┘
 
@@ -17,10 +16,9 @@ import numpy as np
 
 from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.number_sets import Indices
-from otel_recfn.batches.wall import Block, Wall, wall_time
-from otel_recfn.model.events import INT64
+from otel_recfn.batches.wall import Wall, wall_time
 from otel_recfn.report.device_use import DeviceUse, device_use
-from otel_recfn.report.kinds import NO_WORK, path_works
+from otel_recfn.report.kinds import NO_WORK, WORKS
 from otel_recfn.report.nesting import Mask
 from otel_recfn.report.ranges import RecordedRanges
 from otel_recfn.report.shared_time import LONGEST_PAUSE_NS, SharedTime, Times
@@ -31,16 +29,9 @@ class Recording(RecordedRanges):
     """The ranges of processes, with the time that they had of the run."""
 
     @cached_property
-    def path_work(self) -> list[str]:
-        """The work of each path; empty for steps and groups."""
-        are_steps = np.zeros(len(self.names), np.bool_)
-        are_steps[self.path[self.is_step]] = True
-        return path_works(self.names, self.path_kind, self.paths.parent, are_steps)
-
-    @cached_property
     def _does_work(self) -> Mask:
         """Whether each range is work: no block or Python function around it."""
-        return np.array([work not in NO_WORK for work in self.path_work], np.bool_)[self.path]
+        return np.array([work not in NO_WORK for work in WORKS], np.bool_)[self.work]
 
     @cached_property
     def in_working_threads(self) -> Mask:
@@ -61,16 +52,12 @@ class Recording(RecordedRanges):
     @cached_property
     def walls(self) -> list[Wall]:
         """The wall time of each process: that of the block or, if that isn't known, from the first
-        begin of a range to the last end, without threads that only wait.
+        begin of a range to the last end.
         """
-        walls = []
-        for number, process in enumerate(self.processes):
-            ranges = (self.process == number) & self.in_working_threads
-            start_ns = int(self.start_ns[ranges].min(initial=INT64.stop - 1))
-            extent = Block(start_ns, int(self.end_ns[ranges].max(initial=start_ns)))
-            block = process.block or extent
-            walls.append(wall_time(process.batch, block, samples=process.samples))
-        return walls
+        return [
+            wall_time(process.batch, process.block, samples=process.samples)
+            for process in self.processes
+        ]
 
     @cached_property
     def whole_ns(self) -> int:

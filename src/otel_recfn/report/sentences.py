@@ -11,7 +11,7 @@ import numpy as np
 from otel_recfn.batches.wall import Wall
 from otel_recfn.report.activities import WORK, Activity
 from otel_recfn.report.device_use import busy_time
-from otel_recfn.report.kinds import FIRST_USE, WAITING
+from otel_recfn.report.kinds import FIRST_USE, WAITING, WORKS
 from otel_recfn.report.labels import duration, shorten
 from otel_recfn.report.recording import Recording
 
@@ -127,20 +127,17 @@ def _time_by_work(recording: Recording) -> dict[str, Counter[str]]:
     own_ns = recording.shared_time.own_ns
     everywhere = np.arange(len(recording))
     waits = recording.nearest(everywhere, recording.device_use.waited_ns > 0) >= 0
-    is_first_use = (
-        recording.nearest(everywhere, recording.device_use.first_use_ns > 0) >= 0
-    ) & ~waits
-    works = [
-        (waits, [WAITING] * len(recording.names)),
-        (is_first_use, [FIRST_USE] * len(recording.names)),
-        (~waits & ~is_first_use, recording.path_work),
-    ]
+    is_first_use = recording.nearest(everywhere, recording.device_use.first_use_ns > 0) >= 0
+    work = recording.work.copy()
+    work[is_first_use] = WORKS.index(FIRST_USE)
+    work[waits] = WORKS.index(WAITING)
+    paths = len(recording.names)
+    sums = np.bincount(work * paths + recording.path, own_ns, len(WORKS) * paths)
     times: dict[str, Counter[str]] = {}
-    for which, path_work in works:
-        by_path = np.bincount(recording.path[which], own_ns[which], len(recording.names)).tolist()
-        for name, work, ns in zip(recording.names, path_work, by_path, strict=True):
-            if work and ns:
-                times.setdefault(work, Counter())[name] += ns
+    for index in np.flatnonzero(sums).tolist():
+        number, path = divmod(index, paths)
+        if number:
+            times.setdefault(WORKS[number], Counter())[recording.names[path]] += sums[index].item()
     return times
 
 

@@ -125,7 +125,7 @@ def _lanes_in_order(recording: Recording, lanes: Numbers) -> Numbers:
     last.
     """
     with_steps, gpu_lanes = (np.zeros(len(recording.lanes), np.bool_) for _ in range(2))
-    with_steps[recording.lane[recording.step >= 0]] = True
+    with_steps[recording.lane[recording.is_step]] = True
     gpu_lanes[recording.lane[recording.kind == GPU]] = True
     process = np.array([number for number, _ in recording.lanes], np.int64)
     return lanes[np.lexsort((~with_steps[lanes], gpu_lanes[lanes], process[lanes]))]
@@ -142,7 +142,7 @@ def _drawn_one_by_one(
 ) -> Mask:
     """Whether each range is shown one by one: steps are, and the longest others."""
     selected = np.zeros(len(recording), np.bool_)
-    length = np.where(recording.step >= 0, np.iinfo(np.int64).max, recording.total_ns)
+    length = np.where(recording.is_step, np.iinfo(np.int64).max, recording.total_ns)
     selected[candidates[np.lexsort((depth[candidates], -length[candidates]))][:limit]] = True
     return selected
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from types import TracebackType
@@ -44,7 +44,7 @@ from otel_recfn.model.events import (
     RecordScope,
     whole_number,
 )
-from otel_recfn.model.generation import Generation
+from otel_recfn.model.generation import Generation, GenerationStart
 from otel_recfn.recording.ranges import is_kind, maker, wrap
 from otel_recfn.support.exceptions import exception_attributes, failure, stacktrace_attributes
 from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
@@ -360,14 +360,14 @@ class OpenStep:
             span.set_attribute(PARTIAL, True)
             self._end_span(span, end_ns)
 
-    def add_token(self, number: int, end_ns: int, attributes: Mapping[str, Any]) -> None:
+    def add_token(self, number: int, end_ns: int, start: GenerationStart | None) -> None:
         """Add a call that decodes below its span, as ``Generation.add`` takes it.
 
         From any thread.
         """
         with _generating:
             self.generation = self.generation or Generation()
-            self.generation.add(number, end_ns, attributes)
+            self.generation.add(number, end_ns, start)
 
     def _end_span(
         self, span: trace.Span, end_ns: int, error: str = "", stacktrace: str = ""

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn import profile, record_function
 from otel_recfn.batches.averages import key_averages
+from otel_recfn.batches.build_tree import build_tree
 from otel_recfn.batches.profiled_events import profiled_events
+from otel_recfn.batches.span_names import with_module_names
 from otel_recfn.errors import SettingError
-from otel_recfn.model.events import EventFlag, RowKind, make_event_id
+from otel_recfn.model.events import EventFlag, EventSource, RowKind, make_event_id
 
 pytestmark = pytest.mark.one_python
 
@@ -284,3 +286,12 @@ def test_what_the_table_can_not_be_asked_for_is_refused(
 def test_a_column_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(SettingError, match="cpu_time_total"):
         key_averages(make_batch(TREE)).table(sort_by="cuda_time")
+
+
+def test_a_block_with_the_name_of_a_modules_call_is_in_its_row() -> None:
+    """Its name was there before the call was named."""
+    block = {"name": "Linear", "source": EventSource.RECORD_FUNCTION}
+    call = {"name": "nn.Module: Linear_0", "source": EventSource.MODULE}
+    named = with_module_names(make_batch([block, call]))
+    assert [(row.key, row.count) for row in key_averages(named)] == [("Linear", 2)]
+    assert [(row.name, row.count) for row in build_tree(named)] == [("Linear", 2)]

@@ -5,16 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_recfn.model.generation import (
-    BATCH_SIZE,
-    FIRST_TOKEN_NS,
-    GENERATION,
-    INPUT_TOKENS,
-    PREFILL_ID,
-    Generation,
-)
+from otel_recfn.model.generation import GENERATION, Generation, GenerationStart
 
-FIRST = {PREFILL_ID: 7, INPUT_TOKENS: 5, BATCH_SIZE: 1, FIRST_TOKEN_NS: 1_500_000_000}
+START = GenerationStart(prefill_id=7, first_token_ns=1_500_000_000, input_tokens=5, batch_size=1)
 OUTPUT_TOKENS = ["gen_ai.usage.output_tokens", GENERATION + "output_tokens"]
 
 
@@ -27,7 +20,7 @@ def test_output_tokens_of_all_parts_are_those_of_the_generation(
     sums = dict.fromkeys(OUTPUT_TOKENS, 0)
     for number in range(2, tokens + 1):
         end_ns = 1_500_000_000 + number
-        generation.add(number, end_ns, FIRST if number == 2 else {})
+        generation.add(number, end_ns, START if number == 2 else None)
         if number in cuts or number == tokens:
             attributes = generation.attributes(1_000_000_000)
             for name in OUTPUT_TOKENS:
@@ -38,7 +31,7 @@ def test_output_tokens_of_all_parts_are_those_of_the_generation(
 
 def test_the_conventions_count_seconds() -> None:
     generation = Generation()
-    generation.add(2, 1_600_000_000, FIRST)
+    generation.add(2, 1_600_000_000, START)
     found = generation.attributes(1_000_000_000)
     assert found["gen_ai.response.time_to_first_chunk"] == 0.5
     assert found["gen_ai.usage.input_tokens"] == 5
@@ -46,9 +39,9 @@ def test_the_conventions_count_seconds() -> None:
 
 def test_a_part_has_the_batch_size_of_its_own_generations() -> None:
     batch = Generation()
-    batch.add(2, 1_600_000_000, {**FIRST, BATCH_SIZE: 2})
+    batch.add(2, 1_600_000_000, START._replace(batch_size=2))
     part = batch.following_part()
-    part.add(2, 1_700_000_000, FIRST)
+    part.add(2, 1_700_000_000, START)
     found = part.attributes(1_000_000_000)
     assert found[GENERATION + "batch_size"] == 1
     # Tokens of the batch may be among the part's.

@@ -151,5 +151,5 @@ def test_a_step_is_one_by_its_name_where_the_category_is_that_of_operators(
         slice_of("ProfilerStep#4", "kernel", ON_STREAM),
     ]
     path.write_text(json.dumps(steps_of_both))
-    steps = {event.step_number: event.device for event in read_processes([path])[0].batch.events()}
-    assert steps == {3: "", -1: "GPU"}
+    (wall,) = Recording(read_processes([path])).walls
+    assert [step.name for thread in wall.threads for step in thread.steps] == ["ProfilerStep#3"]

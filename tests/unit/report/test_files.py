@@ -22,10 +22,12 @@ from written_traces import slice_of, write_trace
 from helpers.batches import MAIN_THREAD, WORKER_THREAD, make_batch
 from helpers.trace_files import base_ns
 from otel_recfn.batches.build_tree import build_tree
+from otel_recfn.batches.wall import Block, StepTime
 from otel_recfn.cli import main
 from otel_recfn.errors import TraceFileError
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope, RowKind, make_event_id
 from otel_recfn.report.files import read_processes
+from otel_recfn.report.recording import Recording
 from otel_recfn.report.report import Report
 from otel_recfn.sinks.chrome.export import export
 
@@ -34,6 +36,11 @@ pytestmark = pytest.mark.one_python
 
 def tree(path: Path) -> list[tuple[str, ...]]:
     return [each.path for each in build_tree(read_processes([path])[0].batch)]
+
+
+def steps_in(path: Path) -> list[StepTime]:
+    (wall,) = Recording(read_processes([path])).walls
+    return [step for thread in wall.threads for step in thread.steps]
 
 
 def exported(path: Path) -> Path:
@@ -190,8 +197,9 @@ def test_what_torch_profiler_writes_of_a_gpu_and_of_itself(tmp_path: Path) -> No
     )
     process = read_processes([path])[0]
     events = {event.name: event for event in process.batch.events()}
-    assert set(events) == {"gemm", "ProfilerStep"}
-    assert (events["ProfilerStep"].step_number, events["gemm"].device) == (12, "GPU")
+    assert set(events) == {"gemm", "ProfilerStep#12"}
+    assert events["gemm"].device == "GPU"
+    assert [step.name for step in steps_in(path)] == ["ProfilerStep#12"]
     assert process.label == "rank 3"
 
 
@@ -219,7 +227,7 @@ def test_spans_are_no_ranges_nor_is_that_of_a_step(tmp_path: Path) -> None:
         for name in ("GET /", "train")
     ]
     path = write_trace(tmp_path / "t.json", step, *spans)
-    assert tree(path) == [("train",)]
+    assert tree(path) == [("train#3",)]
     found = read_processes([path])[0].spans
     assert found is not None
     assert (found.name, found.parent.tolist(), found.enclosing.tolist()) == (
@@ -227,6 +235,71 @@ def test_spans_are_no_ranges_nor_is_that_of_a_step(tmp_path: Path) -> None:
         [-1, 1],
         [1],
     )
+
+
+def test_a_step_is_what_its_event_says_is_one(tmp_path: Path) -> None:
+    """Whatever its name is; torch.profiler's have a name."""
+    annotation = {"cat": "user_annotation"}
+    number = {"recfn.step.number": 3}
+    path = write_trace(
+        tmp_path / "t.json",
+        slice_of("train#3", 0, 5, args={"Event id": 1, "Source": "STEP", **number}, **annotation),
+        slice_of("a#1", 10, 5, args={"Event id": 2, "Source": "STEP"}, **annotation),
+        slice_of(
+            "ProfilerStep#3", 20, 5, args={"Event id": 3, "Source": "STEP", **number}, **annotation
+        ),
+        slice_of("decode#3", 30, 5, args={"Event id": 4, "Source": "MODULE", **number}),
+        slice_of("epoch#3", 40, 5, args={"Event id": 5}, **annotation),
+        slice_of("torch.compile", 50, 5, args={"Event id": 6}, **annotation),
+        slice_of("other#3", 60, 5, **annotation),
+        slice_of("ProfilerStep#4", 70, 5, **annotation),
+    )
+    step = EventSource.STEP
+    block = EventSource.RECORD_FUNCTION
+    events = list(read_processes([path])[0].batch.events())
+    assert [(event.name, event.source, event.step_number) for event in events] == [
+        ("train", step, 3),
+        ("a#1", step, -1),
+        ("step", step, 3),
+        ("decode", EventSource.MODULE, 3),
+        ("epoch#3", block, -1),
+        ("torch.compile", block, -1),
+        ("other#3", block, -1),
+        ("ProfilerStep#4", block, -1),
+    ]
+    assert [each.name for each in steps_in(path)] == [
+        "train#3",
+        "a#1",
+        "step#3",
+        "ProfilerStep#4",
+    ]
+
+
+def test_a_training_step_that_nothing_marks_is_no_range(tmp_path: Path) -> None:
+    path = write_trace(
+        tmp_path / "t.json",
+        slice_of("aten::mm", 10, 20),
+        slice_of("ProfilerStep#3", 10, 30, cat="user_annotation", args={"recfn.step.number": 3}),
+        slice_of("aten::mm", 40, 20),
+    )
+    assert tree(path) == [("aten::mm",)]
+    assert [each[:3] for each in steps_in(path)] == [("ProfilerStep#3", 30_000, 10_000)]
+
+
+@pytest.mark.parametrize(
+    ("block", "wall_ns"),
+    [
+        (Block(base_ns(), base_ns() + 5000, 7, "main", 7)._asdict(), 5000),
+        ({"start_ns": base_ns(), "end_ns": base_ns() + 5000}, 1900),
+        ({**Block(base_ns(), base_ns() + 5000)._asdict(), "end_ns": "late"}, 1900),
+        ([base_ns(), base_ns() + 5000], 1900),
+    ],
+)
+def test_a_profiles_trace_says_its_block(tmp_path: Path, block: Any, wall_ns: int) -> None:
+    path = exported(tmp_path / "t.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "block": block}))
+    (wall,) = Recording(read_processes([path])).walls
+    assert wall.ns == wall_ns
 
 
 def test_events_say_what_they_lie_in(tmp_path: Path) -> None:

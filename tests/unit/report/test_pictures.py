@@ -187,7 +187,7 @@ def test_lanes_with_steps_stand_first_and_those_of_gpus_last() -> None:
     rows = [
         {"name": "gemm", "device": "GPU 0", "thread": gpu},
         {"name": "a", "thread": WORKER_THREAD},
-        {"step_number": 1},
+        {"source": EventSource.STEP, "step_number": 1},
     ]
     shown = shown_in(
         Report([Process("p", make_batch(rows)), Process("q", make_batch(rows))]).html()

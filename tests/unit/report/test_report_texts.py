@@ -16,7 +16,7 @@ from recorded_ranges import Ran, process
 from helpers.batches import make_batch
 from otel_recfn.batches.averages import key_averages
 from otel_recfn.batches.build_tree import build_tree
-from otel_recfn.model.events import EventSource
+from otel_recfn.model.events import EventFlag, EventSource
 from otel_recfn.report.page import ROWS_WITHOUT_SCRIPTS
 from otel_recfn.report.process import Process
 from otel_recfn.report.recording import Recording
@@ -60,6 +60,32 @@ def test_a_range_of_the_programs_own_is_no_code_outside() -> None:
         "Code outside PyTorch took 20% of the time, 20 ms: Python between operators, files, or"
         " waiting.",
     ]
+
+
+def test_each_range_does_its_own_work_among_those_of_its_name() -> None:
+    """A step does none, a block or an operator of its name on the same path does."""
+    block = {"source": EventSource.RECORD_FUNCTION, "scope": 7}
+    ran = [
+        Ran("plain", 20_000, (Ran("aten::mm", 10_000),), {"source": EventSource.STEP}),
+        Ran("plain", 50_000, (Ran("aten::mm", 20_000, (), block),), block),
+        Ran("plain", 30_000),
+    ]
+    for ordered in (ran, ran[::-1]):
+        assert what_took_the_time(Recording([process(*ordered)])) == [
+            "Your own ranges took 50% of the time, 50 ms: plain itself 30 ms of it.",
+            "Other operators took 40% of the time, 40 ms: plain itself 30 ms of it.",
+            "Code outside PyTorch took 10% of the time, 10 ms: Python between operators, files, or"
+            " waiting.",
+        ]
+
+
+def test_the_wall_time_contains_what_overlaps_others() -> None:
+    columns = {"source": EventSource.STEP, "flags": EventFlag.ASYNC, "step_number": 3}
+    serving = Ran("serve", 90_000, (), columns)
+    recorded = process(serving, Ran("aten::mm", 20_000), serving)
+    (wall,) = json.loads(Report([recorded]).text("json"))["wall"]
+    assert wall["wall_us"] == 200_000
+    assert [step["wall_us"] for step in wall["threads"][0]["steps"]] == [90_000, 90_000]
 
 
 def test_what_an_optimizers_closure_calls_is_no_work_of_the_optimizer() -> None:

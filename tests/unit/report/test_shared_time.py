@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from models.shared_time import Slice, time_by_work
 from otel_recfn.report.files import read_processes
+from otel_recfn.report.kinds import WORKS
 from otel_recfn.report.recording import Recording
 from otel_recfn.report.report import Report
 
@@ -103,8 +104,8 @@ def test_each_work_has_the_time_that_it_has_moment_by_moment(run: list[Slice]) -
     expected, whole_us = time_by_work(run)
     assert seen.run_ns == pytest.approx(float(whole_us) * 1000, abs=1)
     found = Counter[str]()
-    for path, ns in zip(seen.path.tolist(), seen.shared_time.own_ns.tolist(), strict=True):
-        work = seen.path_work[path].replace("Python functions", "Python")
+    for number, ns in zip(seen.work.tolist(), seen.shared_time.own_ns.tolist(), strict=True):
+        work = WORKS[number].replace("Python functions", "Python")
         found[work.replace("Your own ranges", "")] += ns
     assert {work: ns for work, ns in found.items() if ns} == {
         work: pytest.approx(float(us) * 1000) for work, us in expected.items() if us
@@ -144,7 +145,7 @@ def test_threads_that_only_wait_change_no_share(waiting: int, work: str) -> None
     run = [Slice(1, "Python", 0, 1_000_000)]
     run += [Slice(1, "Other operators", at, at + 6000) for at in range(0, 1_000_000, 10_000)]
     shares = assert_no_moment_counts_twice(recorded(as_events(run)))
-    run += [Slice(thread, work, 0, 3_000_000) for thread in range(2, 2 + waiting)]
+    run += [Slice(thread, work, 0, 1_000_000) for thread in range(2, 2 + waiting)]
     assert assert_no_moment_counts_twice(recorded(as_events(run))) == shares
     assert shares == [("Other operators", 60), ("Python functions", 40)]
 

@@ -5,6 +5,8 @@
 //   ,"cat":"cpu_op","name":"aten::add","args":{"Scope":"FUNCTION","Thread id":1,"Event id":
 //   └───────────── named ────────────┘
 //
+//   ,"cat":"user_annotation","name":"train#3","args":{"Scope":"USER_SCOPE","Source":"STEP", ...
+//
 // What repeats stands together: in one piece for the compressor too, which makes it faster by a
 // fifteenth and the file smaller by a tenth.
 #pragma once
@@ -175,11 +177,16 @@ class EventLabels {
 
   bool append(Py_ssize_t row, uint64_t thread_id, Label* label) {
     label->begin = memory_.size();
-    if (!append_name(row, label)) return false;
+    std::string quoted_name;
+    if (!append_text(quoted_name, columns_.name[row], false)) return false;
+    const bool is_call = is_call_named(row, quoted_name);
+    if (is_call) label->module_number = module_number_in(quoted_name);
+    append_name(row, is_call, quoted_name);
     label->named = memory_.size() - label->begin;
     memory_ += ",\"args\":{\"Scope\":\"";
     memory_ += kScopeNames[columns_.scope[row]];
     memory_ += '"';
+    if (!is_call) append_source(row);
     memory_ += ",\"Thread id\":" + std::to_string(thread_id);
     if (!append_texts(row)) return false;
     memory_ += ",\"Event id\":";
@@ -187,16 +194,23 @@ class EventLabels {
     return true;
   }
 
-  bool append_name(Py_ssize_t row, Label* label) {
-    std::string quoted;
-    if (!append_text(quoted, columns_.name[row], false)) return false;
-    const bool is_call = is_call_named(row, quoted);
-    if (is_call) label->module_number = module_number_in(quoted);
-    if (columns_.step_number[row] != -1) number_step(row, quoted);
+  void append_name(Py_ssize_t row, bool is_call, std::string& quoted_name) {
+    if (columns_.step_number[row] != -1) number_step(row, quoted_name);
     memory_ += ",\"cat\":\"";
     memory_ += category_of(row, is_call);
-    memory_ += "\",\"name\":" + quoted;
-    return true;
+    memory_ += "\",\"name\":" + quoted_name;
+  }
+
+  // The source of a range, unless it is the one that readers assume of the category. They know
+  // calls by category and name.
+  void append_source(Py_ssize_t row) {
+    const bool is_annotation = columns_.scope[row] == kUserScope;
+    const uint32_t assumed = is_annotation ? kRecordFunctionSource : kTorchSource;
+    const uint32_t source = columns_.source[row];
+    if (!columns_.is_range(row) || source == assumed || source >= std::size(kSourceNames)) return;
+    memory_ += ",\"Source\":\"";
+    memory_ += kSourceNames[source];
+    memory_ += '"';
   }
 
   // As torch.profiler's, which its readers look for. A module's call is Python; the range around

@@ -73,6 +73,7 @@ enum TextKind : uint64_t {
   kErrorText = kBeginTexts,
   kStacktrace,
   kAttributesText,
+  kGenerationText,
   kRowTexts,
 };
 #define RECFN_KIND(type, name, empty) k_##name##_number,
@@ -159,13 +160,14 @@ struct Text {
 
 // The values that few ends have beside their time; mostly none.
 struct Ending {
+  int64_t cpu_time_ns = -1;
+  uint64_t ended_at = 0;   // in ticks; 0: now
   Text error, stacktrace;  // of what the range was left by
   Text attributes;         // an object in JSON
-  int64_t cpu_time_ns = -1;
-  uint64_t ended_at = 0;  // in ticks; 0: now
+  Text generation;         // the same
 
   // A stack trace comes with an error only.
-  constexpr bool has_texts() const { return (error.size | attributes.size) != 0; }
+  constexpr bool has_texts() const { return (error.size | attributes.size | generation.size) != 0; }
 };
 inline constexpr Ending kNothingMore;  // a constant: an end on the hot path clears no memory for it
 

@@ -21,9 +21,10 @@ namespace {
 
 // The column of each TextKind.
 constexpr uint32_t OptionalFields::* kTexts[kRowTexts] = {
-    &OptionalFields::module, &OptionalFields::shapes,     &OptionalFields::dtypes,
-    &OptionalFields::stack,  &OptionalFields::code,       &OptionalFields::call_site,
-    &OptionalFields::error,  &OptionalFields::stacktrace, &OptionalFields::attributes};
+    &OptionalFields::module,    &OptionalFields::shapes,     &OptionalFields::dtypes,
+    &OptionalFields::stack,     &OptionalFields::code,       &OptionalFields::call_site,
+    &OptionalFields::error,     &OptionalFields::stacktrace, &OptionalFields::attributes,
+    &OptionalFields::generation};
 
 bool is_begin(uint64_t head) { return kind_of(head) == kBegin || kind_of(head) == kLongBegin; }
 

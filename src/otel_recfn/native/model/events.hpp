@@ -107,6 +107,16 @@ constexpr const char* kScopeNames[kNumScopes] = {
     "STATIC_RUNTIME_OP",
     "STATIC_RUNTIME_MODEL",
 };
+
+// The name of each source.
+constexpr const char* kSourceNames[] = {
+    "TORCH",
+    "RECORD_FUNCTION",
+    "MODULE",
+    "STEP",
+    "PYTHON_CALL",
+    "COMPILATION",
+};
 // clang-format on
 
 }  // namespace recfn

@@ -165,7 +165,7 @@ template <Pair kPair>
 template <Pair kPair>
 C10_ALWAYS_INLINE void end_as_usual(const at::RecordFunction& fn, ThreadBuffer& buffer) {
   if constexpr (kPair == kProgramPair) {
-    const Ending ending{{}, {}, {}, range_cpu_time(fn, buffer)};
+    const Ending ending{range_cpu_time(fn, buffer)};
     end_range(*shared, buffer, fn.handle(), fn.threadId(), end_flags(fn), ending);
   } else {
     end_range(*shared, buffer, fn.handle(), fn.threadId(), end_flags(fn), kNothingMore);

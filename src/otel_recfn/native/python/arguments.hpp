@@ -110,7 +110,7 @@ class FailureTexts {
         stacktrace_(failed() ? stacktrace : nullptr, kMaxStacktraceBytes) {}
 
   Ending ending(int64_t cpu_time_ns) const {
-    return {error_.text(), stacktrace_.text(), {}, cpu_time_ns};
+    return {cpu_time_ns, 0, error_.text(), stacktrace_.text()};
   }
   uint32_t flags() const { return failed() ? uint32_t{kError} : 0; }
 

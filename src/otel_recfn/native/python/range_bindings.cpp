@@ -45,12 +45,12 @@ std::string call_site_of(uint32_t source, Text name) {
 PyObject* as_event_id(uint64_t event_id) { return PyLong_FromUnsignedLongLong(event_id); }
 
 constexpr size_t kBeginParameters = 14;
-constexpr size_t kEndParameters = 6;
+constexpr size_t kEndParameters = 7;
 constexpr Arguments<kBeginParameters>::Names kBeginNames = {
     "name",   "scope",        "source", "module", "flags",       "sequence_nr", "forward_thread_id",
     "handle", "debug_handle", "shapes", "dtypes", "step_number", "code",        "at"};
-constexpr Arguments<kEndParameters>::Names kEndNames = {"event_id",   "error",      "flags",
-                                                        "stacktrace", "attributes", "at"};
+constexpr Arguments<kEndParameters>::Names kEndNames = {
+    "event_id", "error", "flags", "stacktrace", "attributes", "generation", "at"};
 
 // The arguments of begin().
 struct BeginCall {
@@ -133,12 +133,14 @@ PyObject* end(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keyw
   PyObject* error = nullptr;
   PyObject* stacktrace = nullptr;
   PyObject* attributes = nullptr;
+  PyObject* generation = nullptr;
   uint32_t flags = 0;
   uint64_t at = 0;  // in ticks; 0: now
   Arguments<kEndParameters> parsed(kEndNames);
   if (!parsed.take(args, count, keywords)) return nullptr;
   if (!parsed.read(0, &event_id) || !parsed.read(1, &error) || !parsed.read(2, &flags) ||
-      !parsed.read(3, &stacktrace) || !parsed.read(4, &attributes) || !parsed.read(5, &at)) {
+      !parsed.read(3, &stacktrace) || !parsed.read(4, &attributes) ||
+      !parsed.read(5, &generation) || !parsed.read(6, &at)) {
     return nullptr;
   }
   ThreadBuffer* buffer = event_id != 0 ? registry().current() : nullptr;
@@ -146,11 +148,13 @@ PyObject* end(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keyw
   if (buffer != nullptr) {
     const FailureTexts texts(error, stacktrace);
     const Utf8 attributes_text(attributes, UINT32_MAX);
+    const Utf8 generation_text(generation, kMaxAttributesBytes);
     Ending ending = texts.ending(left.cpu_time_ns);
     ending.ended_at = at;
     if (attributes_text.text().size <= kMaxAttributesBytes) {
       ending.attributes = attributes_text.text();
     }
+    ending.generation = generation_text.text();
     end_at(*buffer, event_id, left.flags | (flags & kEventFlags) | texts.flags(), ending);
   }
   return PyLong_FromLongLong(left.cpu_time_ns);
@@ -184,8 +188,8 @@ PyMethodDef range_functions[] = {
                "forward_thread_id=0, handle=0, debug_handle=-1, "
                "shapes='', dtypes='', step_number=-1, code='', at=0)\n--\n\nSee _native.pyi."),
     with_names("end", end,
-               "end(event_id, error='', flags=0, stacktrace='', *, attributes='', at=0)\n--\n\n"
-               "See _native.pyi."),
+               "end(event_id, error='', flags=0, stacktrace='', *, attributes='', generation='', "
+               "at=0)\n--\n\nSee _native.pyi."),
     {"mark", mark, METH_O, "mark(name) -> event id, 0 when not recorded."},
     {"memory", memory, METH_VARARGS, "memory(nbytes, device) -> event id, 0 when not recorded."},
     {nullptr, nullptr, 0, nullptr}};

@@ -221,8 +221,7 @@ PyObject* range_exit(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   const RangeEnd left = leave_range(entry.in_task, buffer);
   if (buffer == nullptr) Py_RETURN_NONE;
   if (exception == nullptr) {
-    end_range(globals(), *buffer, entry.event_id, 0, left.flags,
-              {{}, {}, {}, left.cpu_time_ns, left.at});
+    end_range(globals(), *buffer, entry.event_id, 0, left.flags, {left.cpu_time_ns, left.at});
     Py_RETURN_NONE;
   }
   const bool ended =

@@ -88,6 +88,7 @@ inline void count_dropped(ThreadBuffer& buffer) {
   put(kErrorText, ending.error);
   put(kStacktrace, ending.stacktrace);
   put(kAttributesText, ending.attributes);
+  put(kGenerationText, ending.generation);
 }
 
 [[gnu::always_inline]] inline void put_end(Globals& globals, ThreadBuffer& buffer, uint64_t ordinal,

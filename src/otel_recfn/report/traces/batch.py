@@ -48,7 +48,9 @@ class Recorded(NamedTuple):
     """What a trace has."""
 
     batch: Batch
-    """The ranges, marks and memory reports, a child before its parent."""
+    """The ranges, marks and memory reports, a child before its parent; and training steps that
+    nothing marks.
+    """
     activity: NDArray[np.int64]
     """The Activity of each row."""
     spans: Spans
@@ -102,7 +104,9 @@ def recorded(events: TraceEvents, base_ns: int) -> Recorded:
     closing = rows[np.lexsort((-event_id[rows], nested.end[rows]))]
     spans = _spans(events, columns, closing, np.flatnonzero(is_span), nested.parent)
     batch = with_span_names(
-        _batch(events, columns, closing), np.flatnonzero(is_call[closing]), torch_names=False
+        _batch(events, columns, closing, base_ns),
+        np.flatnonzero(is_call[closing]),
+        torch_names=False,
     )
     samples = _samples(events, batch.tracks, ordered.event_id, event_id, base_ns)
     return Recorded(batch, activity[closing], spans, samples)
@@ -234,7 +238,10 @@ def _spans(
 
 
 def _batch(
-    events: TraceEvents, columns: Mapping[str, NDArray[Any]], closing: NDArray[np.int64]
+    events: TraceEvents,
+    columns: Mapping[str, NDArray[Any]],
+    closing: NDArray[np.int64],
+    base_ns: int,
 ) -> Batch:
     """The batch of the slices that are ranges, marks or memory reports, as they closed."""
     fields: dict[str, Any] = {}
@@ -245,4 +252,8 @@ def _batch(
             # Not np.full: a million rows of them would take 200 MB.
             values = np.broadcast_to(column.dtype(column.empty), len(closing))
         fields[column.name] = values
-    return Batch(**fields, names=list(events.texts), tracks=events.threads.tracks())
+    steps = [
+        step._replace(start_ns=step.start_ns + base_ns, end_ns=step.end_ns + base_ns)
+        for step in events.steps
+    ]
+    return Batch(**fields, names=list(events.texts), tracks=events.threads.tracks(), steps=steps)

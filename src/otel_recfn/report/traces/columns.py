@@ -3,19 +3,28 @@ that few events have.
 
 A trace has a million events and some hundred types of them, so that what follows from the name,
 category, phase and scope of an event is worked out once a type.
+
+What recorded a range follows from its category, unless its event says another source. A name
+doesn't say it: ``record_function("epoch#0")`` is no step, but a block.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.model.columns import COLUMNS
-from otel_recfn.model.events import EventFlag, EventSource, RecordScope, RowKind
+from otel_recfn.model.events import (
+    PROFILER_STEP,
+    UNNAMED_STEP,
+    EventFlag,
+    EventSource,
+    RecordScope,
+    RowKind,
+)
 from otel_recfn.report.activities import Lane, device_activity, known_category
 
 TYPE_COLUMNS = ("name", "kind", "scope", "source", "step_number", "flags", "lane", "activity")
@@ -36,11 +45,23 @@ MAX_VALUE = 1 << 62
 PROFILER_CATEGORY = "Trace"
 """The category of slices that say when the profiler itself ran."""
 MODULE = "nn.Module: "
-COMPILATION = "torch.compile"
-PYTORCH_STEP = "ProfilerStep#"
 SCOPES = {scope.name: int(scope) for scope in RecordScope}
+SOURCES = {source.name: int(source) for source in EventSource}
 _EMPTY = {column.name: column.empty for column in COLUMNS}
-_STEP = re.compile(r"(.+)#(\d{1,18})")
+
+
+class EventType(NamedTuple):
+    """What events of a type have in common."""
+
+    name: str
+    category: str
+    phase: str
+    scope: str | None
+    source: str | None
+    step_number: int
+    """The number of a step; -1 of others."""
+    is_span: bool
+    """Whether they are spans of the program's."""
 
 
 class EventTypes:
@@ -52,7 +73,7 @@ class EventTypes:
 
     def __init__(self, texts: dict[str, int]) -> None:
         self.numbers: dict[tuple[Any, ...], int] = {}
-        """The types by name, category, phase, scope, and whether they are spans."""
+        """The types, each of which is an ``EventType``."""
         self.spans: set[int] = set()
         """The types of slices that are the program's spans."""
         self.module_calls: set[int] = set()
@@ -64,43 +85,39 @@ class EventTypes:
         self._columns: list[list[int]] = []
         self._texts = texts
 
-    def add(
-        self,
-        name: str,
-        category: str,
-        phase: str,
-        scope: str | None,
-        *,
-        is_span: bool,
-        is_memory: bool,
-    ) -> int | None:
-        """The number of a new type; None if its slices are no part of the program."""
-        if category == PROFILER_CATEGORY:
+    def add(self, added: EventType, *, is_memory: bool) -> int | None:
+        """The number of a new type; None if its slices are no part of the program.
+
+        Raises:
+            TypeError: the name is no text.
+        """
+        if not isinstance(added.name, str):
+            raise TypeError(added.name)
+        if added.category == PROFILER_CATEGORY:
             return None
-        known = known_category(category if isinstance(category, str) else "")
-        step = None if is_span else _step(name, category, known.lane)
-        label = step[1] if step else name
-        source = EventSource.STEP if step else _source(name, category)
+        known = known_category(added.category if isinstance(added.category, str) else "")
+        source = _source(added)
+        label = _recorded_name(added, source)
         is_on_cpu = known.lane is Lane.CPU
         number = len(self._columns)
-        if is_span:
+        if added.is_span:
             self.spans.add(number)
-        if source == EventSource.MODULE and scope is not None:
+        if source == EventSource.MODULE and added.scope is not None:
             self.module_calls.add(number)
         if known.lane is Lane.UNKNOWN:
             self.unknown_lanes.add(number)
         columns: dict[str, int] = {
             "name": self._texts.setdefault(label, len(self._texts)),
-            "kind": _row_kind(phase, is_memory),
-            "scope": SCOPES.get(scope or "", RecordScope.FUNCTION),
+            "kind": _row_kind(added.phase, is_memory),
+            "scope": SCOPES.get(added.scope or "", RecordScope.FUNCTION),
             "source": source,
-            "step_number": int(step[2]) if step else -1,
-            "flags": EventFlag.ASYNC if phase == "b" else EventFlag.NONE,
+            "step_number": added.step_number,
+            "flags": EventFlag.ASYNC if added.phase == "b" else EventFlag.NONE,
             "lane": known.lane,
-            "activity": known.activity if is_on_cpu else device_activity(name, known),
+            "activity": known.activity if is_on_cpu else device_activity(added.name, known),
         }
         self._columns.append([columns[column] for column in TYPE_COLUMNS])
-        self.numbers[name, category, phase, scope, is_span] = number
+        self.numbers[added] = number
         return number
 
     def columns(self, event_type: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
@@ -109,24 +126,31 @@ class EventTypes:
         return dict(zip(TYPE_COLUMNS, table[event_type].T, strict=True))
 
 
-def _step(name: str, category: str, lane: Lane) -> re.Match[str] | None:
-    """The label and number in the name of a step; None if it isn't a step."""
-    is_step = name.startswith(PYTORCH_STEP) and lane is not Lane.DEVICE
-    return _STEP.fullmatch(name) if category == "user_annotation" or is_step else None
+def _source(added: EventType) -> int:
+    """The source that events of a type say or, without one, that their category has."""
+    if added.source in SOURCES:
+        return SOURCES[added.source]
+    if added.category == "python_function":
+        return EventSource.MODULE if added.name.startswith(MODULE) else EventSource.PYTHON_CALL
+    is_annotation = added.category == "user_annotation"
+    return EventSource.RECORD_FUNCTION if is_annotation else EventSource.TORCH
+
+
+def _recorded_name(added: EventType, source: int) -> str:
+    """The name of a range as it was recorded: a trace adds the number of a step to its name, and
+    names one without a name as torch.profiler does.
+    """
+    if added.step_number < 0:
+        return added.name
+    if source == EventSource.STEP and added.name.startswith(PROFILER_STEP):
+        return UNNAMED_STEP
+    return added.name.removesuffix(f"#{added.step_number}")
 
 
 def _row_kind(phase: str, is_memory: bool) -> RowKind:
     if phase in "XbB":
         return RowKind.RANGE
     return RowKind.MEMORY if is_memory else RowKind.MARK
-
-
-def _source(name: str, category: str) -> int:
-    if name.startswith(COMPILATION):
-        return EventSource.COMPILATION
-    if category == "python_function":
-        return EventSource.MODULE if name.startswith(MODULE) else EventSource.PYTHON_CALL
-    return EventSource.RECORD_FUNCTION if category == "user_annotation" else EventSource.TORCH
 
 
 class OptionalColumns:

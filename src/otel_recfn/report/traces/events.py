@@ -6,6 +6,7 @@ gigabyte.
     b e, B E      begins and ends                            ──► TwoEventRanges
     s f           arrows from forward to backward            ──► ForwardArrows
     X             runs of samples, which are no ranges        ──► SampleSlice
+    X             training steps that nothing marks           ──► TrainingStep
     M             names of threads and processes             ──► TraceThreads
     not readable  counted                                    ──► UnreadEvents
 
@@ -27,8 +28,16 @@ from otel_recfn.batches.sampled_functions import (
     SAMPLED_FUNCTION,
     SAMPLED_TIME,
 )
+from otel_recfn.model.batch import TrainingStep
+from otel_recfn.model.events import STEP_NUMBER
 from otel_recfn.report.activities import STREAM_ARGUMENTS
-from otel_recfn.report.traces.columns import OPTIONAL_COLUMNS, EventTypes, OptionalColumns
+from otel_recfn.report.traces.columns import (
+    MAX_VALUE,
+    OPTIONAL_COLUMNS,
+    EventType,
+    EventTypes,
+    OptionalColumns,
+)
 from otel_recfn.report.traces.explicit_parents import ExplicitParents
 from otel_recfn.report.traces.forward_arrows import ARROWS, ForwardArrows
 from otel_recfn.report.traces.phases import SLICES, WITHOUT_TIMES
@@ -88,6 +97,8 @@ class TraceEvents:
         self.arrows = ForwardArrows()
         self.threads = TraceThreads()
         self.samples: list[SampleSlice] = []
+        self.steps: list[TrainingStep] = []
+        """The training steps that nothing marks, with times as in the trace."""
         self.unread = UnreadEvents()
         self._parts = [np.zeros((0, 5), np.int64)]
         self._row_count = 0
@@ -137,6 +148,9 @@ class TraceEvents:
         if event.get("cat") == SAMPLED and SAMPLED_FUNCTION in args:
             self._add_sample_slice(event, args, start, length)
             return None
+        if phase == "X" and STEP_NUMBER in args and "Event id" not in args:
+            self._add_step(event, args, start, length)
+            return None
         event_type = self._type(event, phase, args)
         if event_type is None:
             return None
@@ -172,17 +186,34 @@ class TraceEvents:
         )
         self.samples.append(found)
 
+    def _add_step(
+        self, event: dict[str, Any], args: dict[str, Any], start: int, length: int
+    ) -> None:
+        """Add a training step, whose ranges are known by their times alone."""
+        step = TrainingStep(
+            number=int(args[STEP_NUMBER]),
+            first=0,
+            last=0,
+            start_ns=start,
+            end_ns=min(start + max(length, 0), MAX_END_NS),
+            thread=self.threads.number(event),
+            context=0,
+        )
+        self.steps.append(step)
+
     def _type(self, event: dict[str, Any], phase: str, args: dict[str, Any]) -> int | None:
         """The number of a slice's type; None if it is no part of the program."""
-        name = event["name"]
         category = event.get("cat", "")
-        scope = args.get("Scope")
+        number = args.get(STEP_NUMBER, -1)
+        if not (isinstance(number, int) and number < MAX_VALUE):
+            number = -1
         is_span = "span_id" in args and "Event id" not in args
-        event_type = self.types.numbers.get((name, category, phase, scope, is_span))
-        if event_type is not None:
-            return event_type
-        is_memory = "Bytes" in args
-        return self.types.add(name, category, phase, scope, is_span=is_span, is_memory=is_memory)
+        # As an EventType it would take longer, for each of a million events.
+        key = event["name"], category, phase, args.get("Scope"), args.get("Source"), number, is_span
+        event_type = self.types.numbers.get(key)
+        if event_type is None:
+            event_type = self.types.add(EventType(*key), is_memory="Bytes" in args)
+        return event_type
 
     def _add_other_event(self, event: dict[str, Any], phase: str) -> None:
         """Add the name of a thread, the end of a range, or one end of an arrow."""

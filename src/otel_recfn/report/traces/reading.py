@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from otel_recfn.batches.wall import Block
 from otel_recfn.errors import TraceFileError
 from otel_recfn.model.events import RowKind
 from otel_recfn.report.process import Process
@@ -57,7 +58,9 @@ def read_trace(path: Path) -> Trace:
         raise TraceFileError(f"{path} has no ranges: {reason}; {WAY_OUT}")
     left_out = "; ".join(filter(None, [events.left_out, _lost(fields)]))
     label = _process_label(path, fields)
-    process = Process(label, batch, activity, left_out, path, spans, samples=samples)
+    process = Process(
+        label, batch, activity, left_out, path, spans, block=_block(fields), samples=samples
+    )
     return Trace(
         path, events.script, events.run, process, int(batch.start_ns.min()), int(batch.end_ns.max())
     )
@@ -70,6 +73,17 @@ def _lost(fields: dict[str, Any]) -> str:
         return ""
     events = f"{count:,} events were" if count > 1 else "1 event was"
     return f"{events} lost as it was recorded"
+
+
+def _block(fields: dict[str, Any]) -> Block | None:
+    """The block that a profile recorded; None if the trace says none."""
+    block = fields.get("block")
+    if not isinstance(block, dict) or not block.keys() >= {*Block._fields}:
+        return None
+    found = Block(**{name: block[name] for name in Block._fields})
+    numbers = [each for name, each in found._asdict().items() if name != "thread_name"]
+    is_readable = all(isinstance(each, int) and 0 <= each < MAX_BASE_NS for each in numbers)
+    return found._replace(thread_name=str(found.thread_name)) if is_readable else None
 
 
 def _process_label(path: Path, fields: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ MAX_FIELD_BYTES = 1 << 16
 IN_ARRAY, IN_OBJECT = 1, 2
 _NOTHING = re.compile(rb"\s*")
 _EVENTS = re.compile(rb'\s*"traceEvents"\s*:\s*')
-_FIELD = re.compile(rb'\s*"(?:baseTimeNanoseconds|distributedInfo|lost)"\s*:')
+_FIELD = re.compile(rb'\s*"(?:baseTimeNanoseconds|distributedInfo|lost|block)"\s*:')
 """The beginning of a field that is read."""
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _BLANK = b" \t\r\n"

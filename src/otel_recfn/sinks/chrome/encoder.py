@@ -26,7 +26,7 @@ from otel_recfn.batches.sampled_functions import (
     SampledRun,
 )
 from otel_recfn.model.batch import Batch, Track
-from otel_recfn.model.events import PROFILER_STEP, RowKind
+from otel_recfn.model.events import PROFILER_STEP, STEP_NUMBER, RowKind
 from otel_recfn.sinks.chrome.heard_spans import SpanSlice
 from otel_recfn.support.texts import json_value
 
@@ -71,7 +71,7 @@ def encode_steps(batch: Batch, pid: int, base_ns: int) -> bytes:
         each = NamedSlice(
             f"{PROFILER_STEP}{step.number}", batch.tracks[step.thread], step.start_ns, step.end_ns
         )
-        chunks.append(_annotation(each, {"recfn.step.number": step.number}, pid, base_ns))
+        chunks.append(_annotation(each, {STEP_NUMBER: step.number}, pid, base_ns))
     return "".join(chunks).encode()
 
 

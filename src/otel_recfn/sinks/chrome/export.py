@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from otel_recfn.batches.merging import NOTHING
 from otel_recfn.batches.python_ids import PythonIds
+from otel_recfn.batches.wall import Block
 from otel_recfn.errors import SettingError
 from otel_recfn.model.batch import Batch, ProgramSpan, Sample
 from otel_recfn.sinks.chrome.trace_file import ChromeTraceFile
@@ -21,6 +22,7 @@ def export(
     lost: int = 0,
     spans: Sequence[ProgramSpan] = (),
     samples: Sequence[Sample] = (),
+    block: Block | None = None,
 ) -> None:
     """Write a trace; an existing file is replaced.
 
@@ -30,6 +32,7 @@ def export(
         lost: how many rows of the recording aren't in the batches.
         spans: the program's spans that began or ended meanwhile, in this order.
         samples: what threads ran in Python meanwhile, in order.
+        block: the part of the program that was recorded, if it is one.
 
     Raises:
         SettingError: another suffix, or the file can't be written.
@@ -50,6 +53,6 @@ def export(
     try:
         for batch in recorded:
             file.append(batch)
-        file.finish(lost)
+        file.finish(lost, block)
     finally:
         file.close()

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from otel_recfn.batches.wall import thread_name
 from otel_recfn.model.batch import Track
 from otel_recfn.sinks.chrome.encoder import trace_tid
 from otel_recfn.support.processes import RANK, WORLD_SIZE, number_in_environment, run_id
@@ -56,7 +57,7 @@ def thread_events(threads: Iterable[Track], known: dict[int, str], pid: int) -> 
     events = []
     for thread in threads:
         tid = trace_tid(thread)
-        name = thread.name or f"thread {tid}"
+        name = thread_name(thread)
         if known.get(tid) != name:
             known[tid] = name
             order = {"sort_index": thread.number}

@@ -36,6 +36,7 @@ from otel_recfn import _native
 from otel_recfn.batches.forward_links import find_links
 from otel_recfn.batches.number_sets import is_in
 from otel_recfn.batches.python_ids import CallIds, PythonIds
+from otel_recfn.batches.wall import Block
 from otel_recfn.model.batch import Batch, ProgramSpan, Track
 from otel_recfn.sinks.chrome.arrows import arrows_of
 from otel_recfn.sinks.chrome.encoder import (
@@ -52,6 +53,7 @@ from otel_recfn.sinks.chrome.span_slices import SpanSlices
 from otel_recfn.sinks.growing_file import GrowingFile
 from otel_recfn.sinks.gzip_stream import Data, GzipStream, PlainStream
 from otel_recfn.support.seen_spans import seen_spans
+from otel_recfn.support.texts import json_value
 
 ROWS_AT_ONCE = 4096
 """The rows that are encoded at once: a megabyte, which stays in the cache."""
@@ -150,9 +152,15 @@ class ChromeTraceFile:
         """Show all that was appended in the file."""
         self._show(ARRAYS_END)
 
-    def finish(self, lost: int = 0) -> None:
-        """Show all, and make the file an object. ``lost`` is how many rows it lacks."""
+    def finish(self, lost: int = 0, block: Block | None = None) -> None:
+        """Show all, and make the file an object.
+
+        Args:
+            lost: how many rows it lacks.
+            block: the block that was recorded, whose length is the wall time of reports.
+        """
         fields = f', "lost": {lost}' if lost else ""
+        fields += f', "block": {json_value(block._asdict())}' if block is not None else ""
         self._show(f"\n]{fields}}}\n".encode(), self._stream.encode_apart(self._beginning, 0))
 
     def _show(self, end: bytes, beginning: bytes = b"") -> None:

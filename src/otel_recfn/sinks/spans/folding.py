@@ -257,12 +257,12 @@ class Folding:
         return decided + ([roots_alone(without_unit)] if without_unit else [])
 
     def _note_generations(self, batch: Batch, roots: Sequence[OwnRoot]) -> None:
-        for parent_span, number, end_ns, attributes in decoding_in(batch, roots):
+        for parent_span, number, end_ns, start in decoding_in(batch, roots):
             unit = self._stage.find(parent_span)
             if unit is not None:
                 objects = self._objects[unit]
                 objects.generation = objects.generation or Generation()
-                objects.generation.add(number, end_ns, attributes)
+                objects.generation.add(number, end_ns, start)
 
     def _add_sample(self, sample: Sample, roots: Sequence[OwnRoot]) -> None:
         """Add a sample to its unit, if there is one, and the span above it hadn't ended."""

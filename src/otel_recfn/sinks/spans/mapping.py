@@ -35,6 +35,7 @@ from otel_recfn.model.columns import BY_SIZE
 from otel_recfn.model.events import (
     CPU_TIME,
     PARTIAL,
+    STEP_NUMBER,
     EventFlag,
     EventSource,
     RecordScope,
@@ -270,7 +271,7 @@ class SpanMapper:
     def root_span(self, trace: StepTrace) -> ReadableSpan:
         """The root span of a trace that we started, which is recorded."""
         start = trace.start
-        number = {"recfn.step.number": trace.number} if trace.number >= 0 else {}
+        number = {STEP_NUMBER: trace.number} if trace.number >= 0 else {}
         extra_attributes = {
             **root_attributes(start.parent),
             **number,

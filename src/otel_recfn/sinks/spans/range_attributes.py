@@ -29,12 +29,9 @@ def track_attributes(thread: Track) -> dict[str, AttributeValue]:
 
 
 def text_attributes(column: Column[Any, Any], text: str) -> Mapping[str, AttributeValue]:
-    """The attributes for a text of that column.
-
-    Keys that begin with an underscore are for us, and not sent.
-    """
+    """The attributes for a text of that column."""
     if column.attribute == EACH_KEY:
-        return {key: value for key, value in values_by_key(text).items() if not key.startswith("_")}
+        return values_by_key(text)
     return {column.attribute: element_texts(text) if column.is_json else utf8_text(text)}
 
 

@@ -27,7 +27,7 @@ from otel_recfn.batches.number_sets import equals
 from otel_recfn.batches.outcomes import Outcome, are_rootless
 from otel_recfn.batches.parts import Parts
 from otel_recfn.model.batch import Batch
-from otel_recfn.model.events import RecordScope, RowKind
+from otel_recfn.model.events import STEP_NUMBER, RecordScope, RowKind
 from otel_recfn.sinks.protocol import NO_MEMORY, Sink
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
 from otel_recfn.sinks.spans.delivery import Delivery, SpanDelivery
@@ -358,7 +358,7 @@ class SpansSink(Sink):
         range_attributes = base_attributes(RecordScope.USER_SCOPE, calling_thread())
         attributes = {
             **range_attributes,
-            **({"recfn.step.number": number} if number >= 0 else {}),
+            **({STEP_NUMBER: number} if number >= 0 else {}),
             **(code_attributes(code) if code else {}),
         }
         links = requests.links if requests is not None else ()

@@ -17,10 +17,10 @@ from otel_recfn.batches.number_sets import equals, is_in
 from otel_recfn.batches.stage import Decided, OwnRoot, find_root
 from otel_recfn.model.batch import Batch, SpanContextRef
 from otel_recfn.model.events import EventSource
-from otel_recfn.model.generation import PHASE, PREFILL
+from otel_recfn.model.generation import PHASE, PREFILL, GenerationStart
 from otel_recfn.support.texts import values_by_key
 
-Decoding = tuple[SpanContext | SpanContextRef, int, int, Mapping[str, Any]]
+Decoding = tuple[SpanContext | SpanContextRef, int, int, GenerationStart | None]
 
 
 def decoding_in(batch: Batch, roots: Sequence[OwnRoot]) -> Iterator[Decoding]:
@@ -37,9 +37,9 @@ def decoding_in(batch: Batch, roots: Sequence[OwnRoot]) -> Iterator[Decoding]:
             own_root = find_root(roots, int(batch.root[row]))
             span = own_root.context if own_root is not None else None
         if span is not None:
-            text = batch.names[batch.attributes[row]]
-            attributes = values_by_key(text) if text else {}
-            yield span, int(batch.step_number[row]), int(batch.end_ns[row]), attributes
+            text = batch.names[batch.generation[row]]
+            start = GenerationStart(**values_by_key(text)) if text else None
+            yield span, int(batch.step_number[row]), int(batch.end_ns[row]), start
 
 
 def add_to_unit(

@@ -321,11 +321,11 @@ class StepTraces:
         trace = StepTrace(
             start,
             track,
-            start.name,
-            new.start_ns,
-            new.start_ns,
-            new.first,
-            new.begin,
+            name=start.name,
+            start_ns=new.start_ns,
+            end_ns=new.start_ns,
+            first=new.first,
+            begin=new.begin,
             in_worker=self._process_context.worker() is not None,
             began_ns=new.start_ns,
         )

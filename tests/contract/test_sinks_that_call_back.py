@@ -73,7 +73,7 @@ def test_a_sink_and_another_thread_switch_captures_at_once(
     running = Running(session, Selected())
     others: list[threading.Thread] = []
 
-    def switch_beside_another_thread() -> None:
+    def switch_with_another_thread() -> None:
         others.append(
             started(running.stop if stops else lambda: Running(session, Selected()).stop())
         )
@@ -81,7 +81,7 @@ def test_a_sink_and_another_thread_switch_captures_at_once(
         Running(session, Selected()).stop()
 
     called = Capture(
-        Selected(), [Calling(switch_beside_another_thread)], buffer_bytes=DEFAULT_BUFFER_BYTES
+        Selected(), [Calling(switch_with_another_thread)], buffer_bytes=DEFAULT_BUFFER_BYTES
     )
 
     def program() -> None:

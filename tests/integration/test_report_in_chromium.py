@@ -219,12 +219,12 @@ def test_the_longest_call_and_the_slowest_step_lead_to_the_time_line(
     assert page.ask(at) == "true"
     assert "aten::addmm" in detail(page)
     assert not is_whole(page)
-    page.ask("document.getElementById('tab-slowest').click()")
+    page.ask("document.getElementById('tab-step-list').click()")
     rows = page.ask(
-        "[...document.querySelectorAll('#slowest tbody tr')].map((row) => row.innerText)"
+        "[...document.querySelectorAll('#step-list tbody tr')].map((row) => row.innerText)"
     )
     assert len(rows) == 4
-    page.ask("document.querySelectorAll('#slowest .as-link')[2].click()")
+    page.ask("document.querySelectorAll('#step-list .as-link')[2].click()")
     assert page.ask(at) == "true"
     assert "train #2" in detail(page)
 
@@ -301,7 +301,7 @@ def test_a_phone(page: Page, tmp_path: Path) -> None:
         tmp_path / "r.html",
         Report([Process("p", steps())], "a_rather_long_name_of_a_file_" * 3).html(),
     )
-    for tab in ("flame", "timeline", "table", "slowest"):
+    for tab in ("flame", "timeline", "table", "step-list"):
         page.ask(f"document.getElementById('tab-{tab}').click()")
         assert page.ask("document.documentElement.scrollWidth") <= 360
     page.ask("document.getElementById('tab-flame').click()")

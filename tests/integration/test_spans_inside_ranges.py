@@ -266,7 +266,7 @@ def test_calls_that_another_capture_traces_lend_nothing(
                 torch.add(traces.x, traces.x)
             torch.sub(traces.x, traces.x)
 
-    def paths_beside(other: profile) -> Counter[str]:
+    def paths_with(other: profile) -> Counter[str]:
         traces = Traces()
 
         def starts() -> None:
@@ -289,7 +289,7 @@ def test_calls_that_another_capture_traces_lend_nothing(
         del paths["MainThread"]  # the drains decide how many traces there are of what is in none
         return paths
 
-    assert paths_beside(profile(with_stack=True)) == paths_beside(profile())
+    assert paths_with(profile(with_stack=True)) == paths_with(profile())
 
 
 TASKS = 40

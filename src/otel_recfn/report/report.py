@@ -145,7 +145,7 @@ class Report:
             "kinds": KINDS,
             "findings": [self._finding_data(finding) for finding in self.findings],
             "sentences": self.sentences(),
-            "steps": self._slowest_steps(max(8, STEPS >> halved)),
+            "steps": self._longest_steps(max(8, STEPS >> halved)),
             "gpu": what_the_gpu_did(self._recording),
             "flame": flame(self._recording, max(8, FRAMES >> halved)),
             "timeline": timeline(self._recording, max(8, BOXES >> halved)),
@@ -160,8 +160,8 @@ class Report:
             "anchor": [*process, *(shorten(label_of(name)) for name in finding.anchor)],
         }
 
-    def _slowest_steps(self, limit: int) -> list[dict[str, Any]]:
-        """The steps, the slowest first, each with its begin in the time line."""
+    def _longest_steps(self, limit: int) -> list[dict[str, Any]]:
+        """The steps, the longest first, each with its begin in the time line."""
         recording = self._recording
         steps: list[dict[str, Any]] = [
             {

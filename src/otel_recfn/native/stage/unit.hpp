@@ -47,7 +47,7 @@ class Unit {
   // span with it.
   void add(const Range& one) {
     if (nodes_.empty() && (one.flags & kBackwardNode) == 0) return add_alone(one);
-    add_beside_nodes(one);
+    add_while_nodes_wait(one);
   }
 
   // Adds the backward nodes that wait, because the ranges around them don't come.
@@ -120,7 +120,7 @@ class Unit {
   }
 
   // Not a part of `add`, which is called for each range.
-  [[gnu::noinline]] void add_beside_nodes(const Range& one) {
+  [[gnu::noinline]] void add_while_nodes_wait(const Range& one) {
     nodes_.add(one, [this](const Range& alone) { add_alone(alone); });
   }
 

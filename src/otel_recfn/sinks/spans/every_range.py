@@ -87,11 +87,11 @@ class EveryRange:
         ):
             count, took_ns = self._inside.pop(event_id, (0, 0))
             if inside:
-                beside, beside_ns = self._inside.get(parent, (0, 0))
+                sibling_count, siblings_ns = self._inside.get(parent, (0, 0))
                 remember(
                     self._inside,
                     parent,
-                    (beside + count + 1, beside_ns + max(0, duration_ns)),
+                    (sibling_count + count + 1, siblings_ns + max(0, duration_ns)),
                     MAX_INSIDE,
                 )
             elif count:

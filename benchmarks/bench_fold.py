@@ -104,9 +104,9 @@ def main() -> None:
     steps = number_given(__doc__, "steps", STEPS)
     rows = program(steps)
     few = [row for row in rows if row.unit < STEPS_OF_SLOW_SIDES]
-    of_a_step = [row for row in rows if row.unit == 0]
+    step_rows = [row for row in rows if row.unit == 0]
     print(
-        f"{len(rows):,} rows, {steps} steps of {len(of_a_step):,} ranges on {paths(of_a_step)}"
+        f"{len(rows):,} rows, {steps} steps of {len(step_rows):,} ranges on {paths(step_rows)}"
         " paths"
     )
     batch = batch_of(few)

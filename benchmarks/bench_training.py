@@ -163,7 +163,7 @@ def operators_of(training: Training) -> int:
 
 def report(turns: Turns, operators: int) -> None:
     steps_ms = {
-        name: [step for turn in of_side for step in turn] for name, of_side in turns.items()
+        name: [step for turn in side_turns for step in turn] for name, side_turns in turns.items()
     }
     base = statistics.median(steps_ms[NONE])
     base_mean = statistics.fmean(steps_ms[NONE])

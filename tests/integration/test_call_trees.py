@@ -106,7 +106,7 @@ def by_path(spans: Sequence[ReadableSpan]) -> dict[str, Mapping[str, Any]]:
     return {path(span): span.attributes or {} for span in spans}
 
 
-def is_of_sums(path: str) -> bool:
+def is_sum_path(path: str) -> bool:
     return all(name.endswith(" (folded)") for name in path.split(" > "))
 
 
@@ -114,7 +114,7 @@ def test_a_generation_shows_its_operators(program: Program) -> None:
     write = generation()
     # As an ordinary one, however busy the machine is.
     spans = program.requests(6, write, span_budget=50)
-    sums = {path: one for path, one in by_path(spans).items() if is_of_sums(path)}
+    sums = {path: one for path, one in by_path(spans).items() if is_sum_path(path)}
     counts = {
         path.replace(" (folded)", ""): one["aggregation.span_count"] for path, one in sums.items()
     }

@@ -55,7 +55,7 @@ def in_a_pool(name):
 def by_torch(index, name):
     work(name)
 
-def of_torch(name):
+def torch_context(name):
     import torch.multiprocessing
     torch.multiprocessing.spawn(by_torch, (name,))
 
@@ -67,7 +67,7 @@ WAYS = {
     "pool of spawn": lambda: in_a_pool("pool of spawn"),
     "spawn in spawn": lambda: started("spawn", "spawn", "spawn in spawn", target=nested),
     "fork in spawn": lambda: started("spawn", "fork", "fork in spawn", target=nested),
-    "torch.multiprocessing": lambda: of_torch("torch.multiprocessing"),
+    "torch.multiprocessing": lambda: torch_context("torch.multiprocessing"),
 }
 
 def main():

@@ -76,12 +76,12 @@ def made_objects() -> list[object]:
     kind = namespace["Kind"]
     module = ModuleType("made")
     kept = Kept()
-    of_c = kind()
+    c_object = kind()
     function()
     list(generator())
     kept.method()
-    of_c.append(1)
-    return [function, function.__code__, generator.__code__, kind, of_c, module, kept]
+    c_object.append(1)
+    return [function, function.__code__, generator.__code__, kind, c_object, module, kept]
 
 
 @pytest.mark.parametrize("call_sites", [False, True])
@@ -128,11 +128,11 @@ def test_the_parent_of_a_call_in_a_span_is_the_enclosing_call_or_range() -> None
         "test_the_parent_of_a_call_in_a_span_is_the_enclosing_call_or_range",
     ]
     for event in by_id.values():
-        is_of_source = [
+        has_source = [
             each.source == EventSource.PYTHON_CALL
             for each in (event, by_id.get(event.parent, event))
         ]
-        assert not all(is_of_source) or event.caller == event.parent, event.name
+        assert not all(has_source) or event.caller == event.parent, event.name
 
 
 @pytest.mark.torch

@@ -190,10 +190,10 @@ class Outputs:
     """The number of its other events."""
     spans: list[Span]
     chrome: ChromeTrace
-    chrome_of_children: list[ChromeTrace]
+    children_chrome: list[ChromeTrace]
     profile: profile
-    chrome_of_profile: ChromeTrace
-    report_of_profile: SumsByName
+    profile_chrome: ChromeTrace
+    profile_report: SumsByName
     legacy: Any
     metrics: Mapping[str, Sequence[Any]]
     """The points of each metric, by its name."""
@@ -211,18 +211,18 @@ class Outputs:
         self.single = {
             span.event_id: span
             for span in self.spans
-            if span.event_id and not self._is_of_child(span)
+            if span.event_id and not self._is_in_child(span)
         }
         """The spans of one range, by event id."""
         self.said = {
-            "sink": {event_id: range_of_event(event) for event_id, event in self.events.items()},
+            "sink": {event_id: event_range(event) for event_id, event in self.events.items()},
             "profile": {
-                event_id: range_of_event(event) for event_id, event in self.profiled.items()
+                event_id: event_range(event) for event_id, event in self.profiled.items()
             },
-            "Chrome trace": ranges_of_chrome(self.chrome),
-            "Chrome trace of the profile": ranges_of_chrome(self.chrome_of_profile),
-            "spans": {event_id: range_of_span(span) for event_id, span in self.single.items()},
-            "legacy profiler": ranges_of_legacy(self.legacy),
+            "Chrome trace": chrome_ranges(self.chrome),
+            "Chrome trace of the profile": chrome_ranges(self.profile_chrome),
+            "spans": {event_id: span_range(span) for event_id, span in self.single.items()},
+            "legacy profiler": legacy_ranges(self.legacy),
         }
         self.sums = {
             "profile's events": sums_by_name(
@@ -234,16 +234,16 @@ class Outputs:
                 )
                 for each in self.profile.key_averages()
             },
-            "tree": sums_of_tree(self.profile.tree()),
-            "report of the profile": self.report_of_profile,
+            "tree": tree_sums(self.profile.tree()),
+            "report of the profile": self.profile_report,
             "report of the Chrome trace": self.chrome.report,
-            "report of the profile's Chrome trace": self.chrome_of_profile.report,
-            "metric": self._sums_of_metric(),
+            "report of the profile's Chrome trace": self.profile_chrome.report,
+            "metric": self._metric_sums(),
         }
 
     def child_spans(self) -> list[Span]:
         """The spans of what ran in other processes."""
-        return [span for span in self.spans if self._is_of_child(span)]
+        return [span for span in self.spans if self._is_in_child(span)]
 
     def containers(self) -> list[Span]:
         """Our spans that are no range's and no sum: roots of traces that we started, and the
@@ -269,14 +269,14 @@ class Outputs:
     def has(self, event_id: int, flag: str) -> bool:
         return has_flag(self.events[event_id], flag)
 
-    def _is_of_child(self, span: Span | None) -> bool:
+    def _is_in_child(self, span: Span | None) -> bool:
         while span is not None:
             if span.is_ours and span.name.startswith("DataLoader worker"):
                 return True
             span = self.by_span.get(span.parent_id)
         return False
 
-    def _sums_of_metric(self) -> SumsByName:
+    def _metric_sums(self) -> SumsByName:
         found: dict[str, Sums] = {}
         for point in self.metrics.get("recfn.operation.duration", ()):
             sums = found.setdefault(point.attributes["recfn.name"], Sums(self_ns=None))
@@ -297,7 +297,7 @@ def overlaps(event: Any) -> bool:
 # --- readers of outputs
 
 
-def range_of_event(event: Any) -> Range:
+def event_range(event: Any) -> Range:
     """What an event of a sink or profile says."""
     is_partial = has_flag(event, "PARTIAL")
     return Range(
@@ -316,12 +316,12 @@ def range_of_event(event: Any) -> Range:
     )
 
 
-def ranges_of_chrome(trace: ChromeTrace) -> Ranges:
+def chrome_ranges(trace: ChromeTrace) -> Ranges:
     """What slices say."""
-    return {event_id: _range_of_slice(each) for event_id, each in trace.ranges().items()}
+    return {event_id: _slice_range(each) for event_id, each in trace.ranges().items()}
 
 
-def _range_of_slice(each: Slice) -> Range:
+def _slice_range(each: Slice) -> Range:
     args = each.args
     name, _, number = each.name.rpartition("#")
     is_step = number.isdigit()
@@ -345,7 +345,7 @@ def _range_of_slice(each: Slice) -> Range:
     )
 
 
-def range_of_span(span: Span) -> Range:
+def span_range(span: Span) -> Range:
     """What the span of one range says. Its name is another one, for people."""
     attributes = span.attributes
     has_columns = "recfn.thread_id" in attributes
@@ -365,7 +365,7 @@ def range_of_span(span: Span) -> Range:
     )
 
 
-def ranges_of_legacy(lists: Iterable[Iterable[Any]]) -> Ranges:
+def legacy_ranges(lists: Iterable[Iterable[Any]]) -> Ranges:
     """What pushes and pops say."""
     events = [event for each in lists for event in each]
     pops = {event.event_id: event for event in events if event.kind == EventKind.POP_RANGE}
@@ -409,7 +409,7 @@ def sums_by_name(
     return found
 
 
-def sums_of_tree(tree: Iterable[Any]) -> SumsByName:
+def tree_sums(tree: Iterable[Any]) -> SumsByName:
     """The sums of a tree's paths, by their last names."""
     found = defaultdict[str, Sums](Sums)
     for path in tree:
@@ -420,7 +420,7 @@ def sums_of_tree(tree: Iterable[Any]) -> SumsByName:
     return found
 
 
-def sums_of_report(report: Mapping[str, Any]) -> SumsByName:
+def report_sums(report: Mapping[str, Any]) -> SumsByName:
     """The sums in a report's table."""
     return {
         row["name"]: Sums(row["count"], row["total_us"] * 1000, row["self_us"] * 1000)
@@ -433,7 +433,7 @@ def report_of(path: Path) -> SumsByName:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         assert cli.main(["report", str(path), "--format", "json"]) == 0
-    return sums_of_report(json.loads(printed.getvalue()))
+    return report_sums(json.loads(printed.getvalue()))
 
 
 def chrome_trace_in(path: Path) -> ChromeTrace:
@@ -483,7 +483,7 @@ def chrome_trace_in(path: Path) -> ChromeTrace:
     )
 
 
-def span_of_sdk(span: ReadableSpan) -> Span:
+def from_sdk_span(span: ReadableSpan) -> Span:
     return Span(
         name=span.name,
         trace_id=span.context.trace_id,
@@ -502,7 +502,7 @@ def span_of_sdk(span: ReadableSpan) -> Span:
     )
 
 
-def spans_of_otlp(server: OtlpServer) -> list[Span]:
+def otlp_spans(server: OtlpServer) -> list[Span]:
     return [
         Span(
             name=span.name,
@@ -591,7 +591,7 @@ def outputs_of(program: Program, way: Way, folder: Path) -> Outputs:
     reader = InMemoryMetricReader()
     provider = TracerProvider(sampler=ParentBased(ByName()), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    chrome, chrome_of_profile, report = [
+    chrome, profile_chrome, report = [
         folder / name for name in ("trace.json.gz", "profile.trace.json", "profile.json")
     ]
     instrumentor = OtelRecordFunctionInstrumentor()
@@ -615,9 +615,9 @@ def outputs_of(program: Program, way: Way, folder: Path) -> Outputs:
             instrumentor.uninstrument()
         if afterwards is not None:
             assert next(afterwards, "the end") == "the end"
-        spans = spans_of_otlp(server) if server is not None else []
-    spans += [span_of_sdk(span) for span in exporter.get_finished_spans()]
-    profiled.export_chrome_trace(chrome_of_profile)
+        spans = otlp_spans(server) if server is not None else []
+    spans += [from_sdk_span(span) for span in exporter.get_finished_spans()]
+    profiled.export_chrome_trace(profile_chrome)
     profiled.report(report)
     events = sink.events()
     return Outputs(
@@ -625,12 +625,12 @@ def outputs_of(program: Program, way: Way, folder: Path) -> Outputs:
         marks=sum(event.kind.name != "RANGE" for event in events),
         spans=spans,
         chrome=chrome_trace_in(chrome),
-        chrome_of_children=[
+        children_chrome=[
             chrome_trace_in(path) for path in sorted(folder.glob("trace.pid*.json.gz"))
         ],
         profile=profiled,
-        chrome_of_profile=chrome_trace_in(chrome_of_profile),
-        report_of_profile=sums_of_report(json.loads(report.read_text())),
+        profile_chrome=chrome_trace_in(profile_chrome),
+        profile_report=report_sums(json.loads(report.read_text())),
         legacy=legacy,
         metrics=_points(reader),
         counters=instrumentor.counters(),

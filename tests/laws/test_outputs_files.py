@@ -48,7 +48,7 @@ def test_a_span_is_not_added_to_ranges_of_its_name(run: Run) -> None:
 
 def test_asynchronous_steps_that_interleave_count_once(run: Run) -> None:
     found = run(programs.steps_that_interleave)
-    assert found.report_of_profile["serve"].count == 3
+    assert found.profile_report["serve"].count == 3
     assert found.chrome.report["serve"].count == 3
 
 

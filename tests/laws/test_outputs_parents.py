@@ -50,7 +50,7 @@ def test_what_workers_export_is_what_their_files_have(run: Run, program: Program
     found = run(program, way)
     in_files = Counter(
         (event_id, each.start_ns, each.end_ns)
-        for trace in found.chrome_of_children
+        for trace in found.children_chrome
         for event_id, each in trace.ranges().items()
     )
     exported = Counter(

@@ -104,7 +104,7 @@ def test_slices_nest_as_ranges_do(run: Run, program: Program, way: str) -> None:
     What a task runs lies by time in ranges of another one that waits in the same thread.
     """
     found = run(program, way)
-    for trace in (found.chrome, found.chrome_of_profile):
+    for trace in (found.chrome, found.profile_chrome):
         slices = trace.ranges()
         for event_id, around in enclosing_slices(slices).items():
             own_thread = found.events[event_id].thread

@@ -115,7 +115,7 @@ def test_reports_of_chrome_traces_have_the_counts_and_lengths_of_the_events(
     events = by_label(in_chrome(found.events.values()))
     assert not unequal(without_self_times(found.chrome.report), events)
     events = by_label(in_chrome(found.profiled.values()))
-    assert not unequal(without_self_times(found.chrome_of_profile.report), events)
+    assert not unequal(without_self_times(found.profile_chrome.report), events)
 
 
 @everywhere()
@@ -124,7 +124,7 @@ def test_reports_of_chrome_traces_have_the_self_times_of_the_profile(
 ) -> None:
     found = run(program, way)
     expected = by_label(in_chrome(found.profiled.values(), lambda event: float(event.self_ns)))
-    assert not unequal(found.chrome_of_profile.report, expected)
+    assert not unequal(found.profile_chrome.report, expected)
 
 
 @everywhere()

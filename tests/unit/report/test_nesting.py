@@ -16,7 +16,7 @@ pytestmark = pytest.mark.one_python
 Drawn = list[tuple[int, int, int, tuple[bool, bool]]]
 times = st.integers(0, 40)
 kinds = st.sampled_from([(False, False), (True, False), (True, True)])
-slices_of_threads = st.lists(st.tuples(st.integers(1, 2), times, times, kinds), max_size=20)
+thread_slices = st.lists(st.tuples(st.integers(1, 2), times, times, kinds), max_size=20)
 
 
 def columns(drawn: Drawn) -> Slices:
@@ -27,7 +27,7 @@ def columns(drawn: Drawn) -> Slices:
     return Slices(start, start + length, thread, *masks)
 
 
-@given(slices_of_threads)
+@given(thread_slices)
 def test_each_lies_in_the_innermost_that_began_before_and_ends_after_it(drawn: Drawn) -> None:
     slices = columns(drawn)
     nested = nested_by_time(slices)
@@ -54,7 +54,7 @@ def test_each_lies_in_the_innermost_that_began_before_and_ends_after_it(drawn: D
     assert nested.end.tolist() == ends
 
 
-@given(slices_of_threads, st.lists(st.integers(0, 90), min_size=1, max_size=6))
+@given(thread_slices, st.lists(st.integers(0, 90), min_size=1, max_size=6))
 def test_what_is_open_at_a_time(drawn: Drawn, times: list[int]) -> None:
     slices = columns(drawn)
     nested = nested_by_time(slices)

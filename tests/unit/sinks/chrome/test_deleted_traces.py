@@ -180,11 +180,11 @@ def test_a_file_that_another_machine_has_deleted(
 ) -> None:
     """On NFS its descriptor is stale, and closed."""
     fstat = os.fstat
-    of_file = path.stat()
+    file_status = path.stat()
 
     def stale(fd: int) -> os.stat_result:
         status = fstat(fd)
-        if (status.st_dev, status.st_ino) == (of_file.st_dev, of_file.st_ino):
+        if (status.st_dev, status.st_ino) == (file_status.st_dev, file_status.st_ino):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return status
 

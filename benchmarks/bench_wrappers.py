@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lib.command_line import number_given
+from lib.command_line import read_number, sized
 
 from otel_recfn import profile
 from otel_recfn.codegen.modules import WrapperRequest, generate, write
 from otel_recfn.observing import RecordFunctionCallback, add_global_callback, remove_callback
 from otel_recfn.tracing.graph import Tracer, tracing_into
 
-ROUNDS = 100
-CALLS = 2_000
+ROUNDS = sized(100, 1)
+CALLS = sized(2_000, 100)
 LIMIT_NS = 250
 """A wrapper may add so much where nobody observes."""
 SCHEMAS = """
@@ -48,7 +48,7 @@ def nothing(_self: Any, other: Any) -> Any:
 def main() -> None:
     """Measure and print."""
     torch.set_num_threads(1)
-    rounds = number_given(__doc__, "rounds", ROUNDS)
+    rounds = read_number(__doc__, "rounds", ROUNDS)
     with tempfile.TemporaryDirectory() as folder:
         sys.path.insert(0, folder)
         torch_wrappers = wrappers(Path(folder), "torch_wrappers", SCHEMAS, "")

@@ -25,6 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from lib.command_line import make_parser, sized
 from lib.otlp_counting import server
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -203,10 +204,8 @@ def max_mib() -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser = make_parser(__doc__)
+    parser.add_argument("--seconds", type=float, default=sized(5.0, 0.05))
     parser.add_argument("--rate", type=float, default=float("inf"), help="ranges a second, at most")
     parser.add_argument(
         "--operators", action="store_true", help="operators of PyTorch in place of ranges"

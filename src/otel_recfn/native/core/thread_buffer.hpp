@@ -1,5 +1,27 @@
 // What a thread that records has: its ring, its stack of open ranges, its name dictionary.
 //
+//     part of ThreadBuffer       what it is for                           who writes it
+//     ------------------------   --------------------------------------   ----------------------
+//     ring, growth               where the next record goes, and when a   its thread
+//                                larger ring is needed
+//     reading                    how far records are published and read   its thread: `published`,
+//                                                                         rings; drain: `consumed`
+//     open, stack                the open ranges, the innermost on top    its thread
+//     refresh                    the parent that the last context         its thread; `stale` also
+//                                refresh found (parents/parents.hpp)      threads that end a range
+//     recording, preceding       what the records before the next begin   its thread
+//                                have to say (recording/prelude.hpp)
+//     closed_elsewhere           ranges on the stack that another         drain
+//                                thread ended
+//     propagation                what PyTorch's threads that work for     its thread
+//                                this one get (tasks/propagation.cpp)
+//     cpu                        the CPU time, as it was last read        its thread
+//     names                      which names the drain knows, by slot     its thread
+//     identity, counts           the thread's numbers; lost begins        its thread
+//
+// Each is written without a lock. What two threads touch is atomic, and says at its use which store
+// releases and which load acquires. A fork stops both: the child begins with empty buffers.
+//
 // Compiled both into the recorder and into the torch observer, which compare the layout (CoreApi)
 // before they touch it.
 #pragma once

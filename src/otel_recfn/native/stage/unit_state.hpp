@@ -1,4 +1,16 @@
-// What is known of a unit beside its ranges: how far it is, and when its span ended.
+// What is known of a unit besides its ranges: its extent, the end of its span, and whether more can
+// come to it.
+//
+//     a unit is finished if                                          who sees it
+//     ------------------------------------------------------------   ------------------------------
+//     its span had ended before the last drain began, and no range   OpenUnits::due, by
+//     that was announced directly below it is open                   `is_complete`
+//     its span is ours, and its trace is complete                    Python: finish(takes_sums)
+//     the end of its span can't be seen here, and it `is_quiet`      Python: finish
+//     too many units are open, or too many rows wait                 OpenUnits::due, the oldest
+//
+// A range is announced when it begins, and comes as a row when it has ended. So a span that has
+// ended isn't enough: a thread that it started may still be in a range below it.
 #pragma once
 #include <algorithm>
 #include <array>

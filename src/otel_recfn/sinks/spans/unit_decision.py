@@ -119,21 +119,7 @@ def decide_units(
     is_ordinary: bool,
 ) -> DecidedUnits:
     """Decide units, or parts of them, that are all ordinary or all not."""
-    batch_sums = {
-        index: sums
-        for index, part in enumerate(parts)
-        if (sums := batches.sums_of(part.objects.key)) is not None
-    }
-    decided = stage.decide(
-        [(part.unit, part.max_spans) for part in parts],
-        [part.objects.parent_span for part in parts],
-        is_partial=is_partial,
-        named=[parts[index].unit for index in batch_sums],
-        sampled=[(part.unit, run) for part in parts for _, run in part.sampled_runs],
-    )
-    for index, sums in batch_sums.items():
-        sums.add(decided, index, parts[index].summary, parts[index].functions)
-        sums.is_ordinary &= is_ordinary
+    decided = _decide_ranges(stage, parts, batches, is_partial, is_ordinary)
     for index, part in enumerate(parts):
         if part.has_attributes:
             in_step = is_ours(spans.find(*part.objects.key))
@@ -150,6 +136,32 @@ def decide_units(
         nbytes=_table_bytes(decided) + (len(roots) + len(sampled)) * ROOT_BYTES,
         sampled=sampled,
     )
+
+
+def _decide_ranges(
+    stage: Stage,
+    parts: Sequence[UnitPart],
+    batches: RequestBatches,
+    is_partial: bool,
+    is_ordinary: bool,
+) -> Decided:
+    """Decide which ranges get spans; a unit below a batch of requests also adds to its sums."""
+    batch_sums = {
+        index: sums
+        for index, part in enumerate(parts)
+        if (sums := batches.sums_of(part.objects.key)) is not None
+    }
+    decided = stage.decide(
+        [(part.unit, part.max_spans) for part in parts],
+        [part.objects.parent_span for part in parts],
+        is_partial=is_partial,
+        named=[parts[index].unit for index in batch_sums],
+        sampled=[(part.unit, run) for part in parts for _, run in part.sampled_runs],
+    )
+    for index, sums in batch_sums.items():
+        sums.add(decided, index, parts[index].summary, parts[index].functions)
+        sums.is_ordinary &= is_ordinary
+    return decided
 
 
 def _add_attributes(decided: Decided, index: int, part: UnitPart, *, in_step: bool) -> None:

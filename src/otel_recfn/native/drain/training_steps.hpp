@@ -265,7 +265,7 @@ class TrainingSteps {
   static void note_trace(Stretch& current, const Begin& range) {
     const bool is_too_long =
         current.is_bounded && range.start_ns - current.trace_start_ns > kLongestTraceNs;
-    if (current.first != range.event_id && current.ranges < kMostRangesOfTrace && !is_too_long) {
+    if (current.first != range.event_id && current.ranges < kMaxTraceRanges && !is_too_long) {
       ++current.ranges;
       return;
     }

@@ -379,7 +379,7 @@ class TaskEntry:
     """The attached context, and the one with the range as a span that the program sees meanwhile;
     None at first, and again when the range has ended.
     """
-    def show(self, by: int, attached: object, exposed: object, /) -> bool:
+    def expose(self, by: int, attached: object, exposed: object, /) -> bool:
         """Keep what the program sees while a context is attached, as ``by`` has decided; False if
         the range is over.
         """
@@ -581,13 +581,13 @@ def context_attached(token: object, /) -> None:
     """Note that the calling task attached a context with the same current span as before."""
 
 def span_detached(token: object, /) -> None: ...
-def show_step(span: object, attached: object, exposed: object, /) -> TaskEntry:
+def expose_step(span: object, attached: object, exposed: object, /) -> TaskEntry:
     """Put the calling task into a step's span: while ``attached`` is attached, the other context
     is current in its place.
     """
 
 def end_step(entry: TaskEntry, /) -> None:
-    """End the span that ``show_step`` has shown, in every task that is in it."""
+    """End the span that ``expose_step`` has shown, in every task that is in it."""
 
 def current_in_step(attached: Context, /) -> Context:
     """The current context in the calling task where one is attached, but for ranges: that, or the
@@ -613,8 +613,8 @@ class ContextFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     original: Callable[..., Any]
-    shown_by: int
-    """Of ``get_current``: who shows ranges, as ``TaskEntry.show`` has it; 0: nobody."""
+    exposed_by: int
+    """Of ``get_current``: who exposes ranges, as ``TaskEntry.expose`` has it; 0: nobody."""
     active: bool
     """Whether it does more than pass calls on."""
 

@@ -85,7 +85,7 @@ class ContextWatcher(Source):
         self._ranges = RangeSpans(exposed) if exposed is not None else None
         watched = self._watched.get("get_current")
         if watched is not None:
-            watched.stand_in.shown_by = self._ranges.since if self._ranges is not None else 0
+            watched.stand_in.exposed_by = self._ranges.since if self._ranges is not None else 0
 
     def read(self) -> ContextReading | None:
         """The current context of the calling thread or task; None if there is none."""

@@ -126,10 +126,10 @@ class RangeSpans:
     def _with_range(self, range_: TaskEntry, span: trace.Span, attached: Context) -> Context:
         exposed: tuple[Context, Context] | None = range_.exposed
         if exposed is not None and exposed[0] is attached:
-            range_.show(self.since, *exposed)  # another one may have decided so
+            range_.expose(self.since, *exposed)  # another one may have decided so
             return exposed[1]
         if self._is_unsampled(range_):
-            range_.show(self.since, attached, attached)
+            range_.expose(self.since, attached, attached)
             return attached
         span_context = self._span_context(range_)
         if span_context is None:
@@ -137,7 +137,7 @@ class RangeSpans:
         range_span: Any = RangeSpan(own_span(span), range_, span_context)
         seen = trace.set_span_in_context(range_span, attached)
         # False: another thread has ended the range.
-        return seen if range_.show(self.since, attached, seen) else attached
+        return seen if range_.expose(self.since, attached, seen) else attached
 
     def _is_unsampled(self, range_: TaskEntry) -> bool:
         """Whether the range lies below a span that isn't sampled, or where instrumentation is

@@ -53,7 +53,7 @@ struct ContextFunction {
   PyObject* see;       // get_current: (attached) -> what the program sees
   PyObject* dict;      // __name__, __doc__, __wrapped__
   PyObject* weak_references;
-  uint64_t shown_by;  // get_current: who shows ranges, as their entries say; 0: nobody
+  uint64_t exposed_by;  // get_current: who exposes ranges, as their entries say; 0: nobody
   bool active;
 };
 
@@ -190,7 +190,7 @@ PyObject* known_context(const ContextFunction& function, PyObject* attached) {
   if (newest == nullptr) return attached;
   PyObject* const context = context_in_step(attached, newest);
   const uint32_t recording = globals().recording.load(std::memory_order_relaxed);
-  if (function.shown_by == 0 || (recording & kRecordingBit) == 0) return context;
+  if (function.exposed_by == 0 || (recording & kRecordingBit) == 0) return context;
   Reference span;
   for (TaskEntry* entry = newest; entry != nullptr; entry = living(entry->outer)) {
     if (!is_range(*entry)) {
@@ -200,7 +200,7 @@ PyObject* known_context(const ContextFunction& function, PyObject* attached) {
       continue;
     }
     const TaskEntry& range = own_entry(*entry);
-    if (range.shown_by != function.shown_by) return nullptr;
+    if (range.exposed_by != function.exposed_by) return nullptr;
     if (range.attached != nullptr) return range.attached == context ? range.exposed : nullptr;
   }
   return context;
@@ -276,8 +276,8 @@ int clear_function(PyObject* self) {
 
 PyMemberDef function_members[] = {
     {"original", T_OBJECT, offsetof(ContextFunction, original), READONLY, "What it stands for."},
-    {"shown_by", T_ULONGLONG, offsetof(ContextFunction, shown_by), 0,
-     "Who shows ranges, as TaskEntry.show and hide have it; 0: nobody."},
+    {"exposed_by", T_ULONGLONG, offsetof(ContextFunction, exposed_by), 0,
+     "Who exposes ranges, as TaskEntry.expose and hide have it; 0: nobody."},
     {"active", T_BOOL, offsetof(ContextFunction, active), 0,
      "Whether it does more than pass calls on."},
     {nullptr, 0, 0, 0, nullptr}};

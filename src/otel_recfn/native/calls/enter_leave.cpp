@@ -29,18 +29,18 @@ uint64_t begin(ThreadCalls& calls, std::string name, PyFrameObject* frame, uint6
   return begin_call(*tracer->globals, *calls.buffer, call);
 }
 
-int enter_named_by_frame(ThreadCalls& calls, const Begun& begun, PyObject* frame_namer,
+int enter_named_by_frame(ThreadCalls& calls, const CallBegin& call, PyObject* frame_namer,
                          uint64_t tracing) {
-  PyObject* const frame = reinterpret_cast<PyObject*>(begun.frame);
+  PyObject* const frame = reinterpret_cast<PyObject*>(call.frame);
   const Reference owned(Py_NewRef(frame_namer));
-  const Reference answer(call_unseen(owned.get(), &frame, 1));
+  const Reference answer(call_without_dynamo(owned.get(), &frame, 1));
   if (!answer && without_name() < 0) return -1;
   const bool named = answer && PyUnicode_Check(answer.get());
   uint64_t event_id = 0;
   if (named && !is_deep_enough(calls)) {
-    event_id = begin(calls, as_utf8(answer.get()), begun.frame, begun.began_at);
+    event_id = begin(calls, as_utf8(answer.get()), call.frame, call.began_at);
   }
-  push(calls, {event_id, begun.key}, tracing);
+  push(calls, {event_id, call.key}, tracing);
   return 0;
 }
 
@@ -73,9 +73,9 @@ int enter_stack(ThreadCalls& calls, PyFrameObject** frames, int count, uint64_t 
   calls.were_open = true;
   for (int i = count; i-- > 0;) {
     const Reference code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frames[i])));
-    const Begun begun{reinterpret_cast<PyCodeObject*>(code.get()), instruction_of(frames[i]),
+    const CallBegin call{reinterpret_cast<PyCodeObject*>(code.get()), instruction_of(frames[i]),
                       frames[i], frames[i], began_at};
-    if (result == 0 && calls.met_in == tracing) result = enter_slowly(calls, begun);
+    if (result == 0 && calls.met_in == tracing) result = enter_slowly(calls, call);
     calls.depth = 0;  // depth is counted from where tracing began
     Py_DECREF(frames[i]);
   }
@@ -127,34 +127,34 @@ void yield_to_drain(ThreadCalls& calls) {
   Py_END_ALLOW_THREADS;
 }
 
-int enter(ThreadCalls& calls, Begun begun) {
+int enter(ThreadCalls& calls, CallBegin call) {
   const uint64_t tracing = calls.met_in;
   yield_to_drain(calls);
   if (!takes_fast_path(calls)) {
-    push(calls, {0, begun.key}, tracing);
+    push(calls, {0, call.key}, tracing);
     return 0;
   }
-  PyObject* const code = reinterpret_cast<PyObject*>(begun.code);
-  if (begun.frame == nullptr) begun.frame = PyEval_GetFrame();
-  const CallName* name = tracer->names.known(code, begun.instruction);
-  if (name == nullptr && begun.frame != nullptr) {
-    name = tracer->names.code_name(code, begun.frame, begun.instruction);
+  PyObject* const code = reinterpret_cast<PyObject*>(call.code);
+  if (call.frame == nullptr) call.frame = PyEval_GetFrame();
+  const CallName* name = tracer->names.known(code, call.instruction);
+  if (name == nullptr && call.frame != nullptr) {
+    name = tracer->names.code_name(code, call.frame, call.instruction);
   }
   if (name == nullptr) {
     if (without_name() < 0) return -1;
-    push(calls, {ThreadCalls::kHidden, begun.key}, tracing);
+    push(calls, {ThreadCalls::kHidden, call.key}, tracing);
     return 0;
   }
   if (name->hides == Hides::kNothing) {
-    if (!tracer->call_sites) recent_names.cache(code, begun.instruction, name->text);
-    push(calls, {begin(calls, name->text, begun.frame, begun.began_at), begun.key}, tracing);
+    if (!tracer->call_sites) recent_names.cache(code, call.instruction, name->text);
+    push(calls, {begin(calls, name->text, call.frame, call.began_at), call.key}, tracing);
     return 0;
   }
   if (name->hides == Hides::kAskFrame) {
-    return enter_named_by_frame(calls, begun, name->frame_namer.get(), tracing);
+    return enter_named_by_frame(calls, call, name->frame_namer.get(), tracing);
   }
-  if (name->hides == Hides::kAllBelow && calls.met_in == tracing) calls.hide_callees();
-  push(calls, {ThreadCalls::kHidden, begun.key}, tracing);
+  if (name->hides == Hides::kCallees && calls.met_in == tracing) calls.hide_callees();
+  push(calls, {ThreadCalls::kHidden, call.key}, tracing);
   return 0;
 }
 
@@ -180,7 +180,7 @@ int or_dropped(ThreadCalls& calls, Enter enter) {
 // What is_own_thread() says of the calling thread. Null where it raises, with the error set or not.
 Reference ask_for_own_thread() {
   const Reference asked(Py_NewRef(tracer->is_own_thread));
-  Reference answer(call_unseen(asked.get(), nullptr, 0));
+  Reference answer(call_without_dynamo(asked.get(), nullptr, 0));
   if (!answer) without_name();
   return answer;
 }
@@ -251,8 +251,8 @@ std::string call_site(PyFrameObject* called) {
   return {};
 }
 
-int enter_slowly(ThreadCalls& calls, Begun begun) {
-  return or_dropped(calls, [&] { return enter(calls, begun); });
+int enter_slowly(ThreadCalls& calls, CallBegin call) {
+  return or_dropped(calls, [&] { return enter(calls, call); });
 }
 
 int enter_c_slowly(ThreadCalls& calls, CFunction function) {
@@ -295,9 +295,9 @@ ThreadCalls* meet(PyFrameObject* frame, const void* key) {
     if (!ask_for_own_thread() || tracer->forked) return nullptr;
     if (calls->met_in == tracer->tracing) return calls;  // the thread that forked
   }
-  const bool is_begun = key != nullptr && frame != nullptr;
-  const Reference back(is_begun ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
-  PyFrameObject* const innermost = is_begun ? reinterpret_cast<PyFrameObject*>(back.get()) : frame;
+  const bool has_begun = key != nullptr && frame != nullptr;
+  const Reference back(has_begun ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
+  PyFrameObject* const innermost = has_begun ? reinterpret_cast<PyFrameObject*>(back.get()) : frame;
   return meet_thread(*calls, innermost) ? calls : nullptr;
 }
 

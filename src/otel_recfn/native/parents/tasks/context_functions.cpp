@@ -35,9 +35,9 @@
 #include <utility>
 
 #include "core/registry.hpp"
+#include "cpython/calls_without_dynamo.hpp"
 #include "cpython/context_variables.hpp"
 #include "cpython/python.hpp"
-#include "cpython/unseen_calls.hpp"
 #include "parents/tasks/attached_spans.hpp"
 #include "parents/tasks/current_spans.hpp"
 #include "parents/tasks/propagation.hpp"
@@ -74,7 +74,7 @@ Reference span_in(PyObject* context) {
     span = Py_XNewRef(PyDict_GetItemWithError(context, span_place.key));
   } else if (span_place.find != nullptr) {
     const Reference find(Py_NewRef(span_place.find));
-    span = call_unseen(find.get(), &context, 1);
+    span = call_without_dynamo(find.get(), &context, 1);
   }
   Reference found(span);
   if (found && found.get() != Py_None) return found;
@@ -214,7 +214,7 @@ PyObject* call_get_current(PyObject* self, PyObject* const* args, size_t flagged
   if (known == attached) return attached;
   const Reference owned(attached);
   if (known != nullptr) return Py_NewRef(known);
-  return call_unseen(function.see, &attached, 1);
+  return call_without_dynamo(function.see, &attached, 1);
 }
 
 // --- the type

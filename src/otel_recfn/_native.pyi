@@ -506,7 +506,7 @@ def trace_of(
     range isn't known, or lies directly in nothing but traced Python calls.
     """
 
-def give_up() -> None: ...
+def discard_unread() -> None: ...
 def count_discarded(rows: int, /) -> None: ...
 def wait(seconds: float, /) -> None: ...
 def wake() -> None: ...
@@ -618,7 +618,7 @@ class ContextFunction:
     active: bool
     """Whether it does more than pass calls on."""
 
-def set_span_place(key: str | None, none: object, find: Callable[[Context], object], /) -> None:
+def set_span_lookup(key: str | None, none: object, find: Callable[[Context], object], /) -> None:
     """Say where OpenTelemetry keeps the current span: by which key in a context, what stands for
     one where there is none, and its own function, for where the key isn't known.
     """

@@ -129,10 +129,10 @@ class Draining:
                 self._log_failed_drain()
                 return None
 
-    def give_up(self) -> None:
+    def discard_unread(self) -> None:
         """Count what was recorded and not drained as lost, after the last drain failed."""
         try:
-            self._recorder.give_up()
+            self._recorder.discard_unread()
         except MemoryError:
             self._log_failed_drain()
 

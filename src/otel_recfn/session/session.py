@@ -303,7 +303,7 @@ class Session:
                     leaving = None if is_last else capture
                     last = self._draining.drain(close_open=is_last, leaving=leaving)
                 if is_last and last is None:
-                    self._draining.give_up()
+                    self._draining.discard_unread()
             self._leave(capture)
         return was_delivered
 

@@ -160,7 +160,7 @@ class ContextWatcher(Source):
         return trace.set_span_in_context(launching, seen)
 
     def _watch(self) -> None:
-        _native.set_span_place(SPAN_KEY, trace.INVALID_SPAN, trace.get_current_span)
+        _native.set_span_lookup(SPAN_KEY, trace.INVALID_SPAN, trace.get_current_span)
         for target in (getattr(otel_context, "_RUNTIME_CONTEXT", None), otel_context):
             try:
                 for name in ("attach", "detach", "get_current"):

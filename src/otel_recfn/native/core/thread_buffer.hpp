@@ -11,7 +11,7 @@
 //                                refresh found (parents/parents.hpp)      threads that end a range
 //     recording, preceding       what the records before the next begin   its thread
 //                                have to say (recording/prelude.hpp)
-//     closed_elsewhere           ranges on the stack that another         drain
+//     ended_by_others            ranges on the stack that another         drain
 //                                thread ended
 //     propagation                what PyTorch's threads that work for     its thread
 //                                this one get (tasks/propagation.cpp)
@@ -101,7 +101,7 @@ struct NameSlot {
 
 // Keys of ranges that another thread ended, told by the drain to the thread that still has them on
 // its stack.
-struct ClosedElsewhere {
+struct EndedByOthers {
   static constexpr uint32_t kCapacity = 64;
   std::atomic<uint32_t> head{0}, tail{0};
   uint64_t keys[kCapacity];
@@ -266,7 +266,7 @@ struct ThreadBuffer {
   uint64_t number = 0;
   std::atomic<uint64_t> ordinal{0};  // begins recorded
   ContextRefresh refresh;
-  ClosedElsewhere closed_elsewhere;  // written by the drain, seldom
+  EndedByOthers ended_by_others;  // written by the drain, seldom
   // What few calls read.
   PrecedingRecords preceding;
   // What was current as the last refresh found one of PyTorch's ranges on the stack.
@@ -317,7 +317,7 @@ struct ThreadBuffer {
 };
 static_assert(offsetof(ThreadBuffer, number) == 64,
               "what each begin reads is two lines of the cache");
-static_assert(offsetof(ThreadBuffer, closed_elsewhere.keys) <= 128,
+static_assert(offsetof(ThreadBuffer, ended_by_others.keys) <= 128,
               "and so is what each begin compares");
 
 // While the thread is disabled its epoch is kNoEpoch, which is never the current one. So begins,

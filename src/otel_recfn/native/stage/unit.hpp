@@ -189,7 +189,7 @@ class Unit {
   void fold_candidates(bool parents_may_come, int64_t tree = 0, int64_t duration_ns = 0) {
     memory_.targets.assign(memory_.comparison.size(), {nullptr, nullptr});
     // Owned until the end: what is folded below goes into these trees, or out of them.
-    const FoldedRanges::TakenTrees taken = folded_.take_pending(candidates_);
+    const FoldedRanges::PendingTrees taken = folded_.take_pending(candidates_);
     folded_.note_pending(candidates_);
     if (!parents_may_come) folded_.settle();
     for (size_t index = 0; index < candidates_.size(); ++index) {

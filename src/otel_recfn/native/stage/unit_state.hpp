@@ -25,8 +25,8 @@ namespace recfn::stage {
 // A unit's share of a batch.
 struct UnitInBatch {
   ParentSpan parent_span;
-  int64_t begun = 0;  // the outermost ranges that were announced below it
-  int64_t rows = 0;   // the rows that become spans or are folded; what follows is of these
+  int64_t announced = 0;  // the outermost ranges that were announced below it
+  int64_t rows = 0;       // the rows that become spans or are folded; what follows is of these
   int64_t first_ns = INT64_MAX, last_ns = 0;
   int64_t outermost = 0, failed = 0;
   // How long outermost ranges took whose CPU time is known, and that CPU time.
@@ -78,7 +78,7 @@ class UnitState {
   const uint64_t number;  // its own in the stage; numbers count up
 
   void add(const UnitInBatch& share, int64_t batch) {
-    open_ += share.begun;
+    open_ += share.announced;
     if (share.rows == 0) return;
     last_batch_ = batch;
     open_ = std::max<int64_t>(0, open_ - share.outermost);

@@ -194,9 +194,9 @@ class Capture:
             return
         self.is_delivering = True
         try:
-            left = len(self._queue)
-            while self._queue and left:
-                left -= 1
+            waiting = len(self._queue)
+            while self._queue and waiting:
+                waiting -= 1
                 seen, reports = self._queue.popleft()
                 try:
                     for one in self._working_sinks:

@@ -102,9 +102,9 @@ class StepBlock:
         innermost = innermost_step()
         while innermost is not None and innermost not in self._open:
             innermost = innermost.outer
-        left = self._open[-1] if innermost is None else innermost
-        self._open.remove(left)
-        left.close(error)
+        step = self._open[-1] if innermost is None else innermost
+        self._open.remove(step)
+        step.close(error)
 
     async def __aenter__(self: Block) -> Block:
         self._enter(ASYNC)

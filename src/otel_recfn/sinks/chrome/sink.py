@@ -173,12 +173,12 @@ class ChromeTraceSink(Sink):
 
     def counters(self) -> Mapping[str, int]:
         """The counts of what couldn't be written, and of what never reached the writer."""
-        left = 0 if self._queue.is_open else self._remaining_rows()
+        remaining = 0 if self._queue.is_open else self._remaining_rows()
         errors = self._writer.failed + self._unwritten
         return {
             "dropped.queue_full": self._dropped,
-            "dropped.shutdown": left if self._error is None else 0,
-            "dropped.error": errors if self._error is None else errors + left,
+            "dropped.shutdown": remaining if self._error is None else 0,
+            "dropped.error": errors if self._error is None else errors + remaining,
         }
 
     def after_fork_in_child(self) -> ChromeTraceSink:

@@ -331,14 +331,14 @@ class Sender:
 
     def _send(self, units: DecidedUnits) -> None:
         """Send units; if spans can't be made, the rest of the units is lost."""
-        left = units.ranges
+        unsent = units.ranges
         try:
             mapper = self._current_mapper()
             began = time.thread_time()
             for chunk in units.chunks(mapper, self._delivery.chunk_size, self._lost_since):
                 if not self.count(**chunk.counts):
                     return
-                left += chunk.counts.get("folding", 0)
+                unsent += chunk.counts.get("folding", 0)
                 self._delivery.send(chunk.spans)
                 self._reported += chunk.dropped
                 with resting():
@@ -346,7 +346,7 @@ class Sender:
                 began = time.thread_time()
         # Even an exception of the program's hook or processor that ends threads.
         except BaseException:
-            self.count(error=left, folding=-left)
+            self.count(error=unsent, folding=-unsent)
             raise
 
     def _current_mapper(self) -> SpanMapper:

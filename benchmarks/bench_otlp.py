@@ -81,12 +81,12 @@ class Counting(threading.Thread):
         self.join()
 
 
-def progress(counting: Counting, beside: Callable[[], object], seconds: float) -> float:
+def progress(counting: Counting, work_meanwhile: Callable[[], object], seconds: float) -> float:
     """How far a Python thread comes in a second while another one works at one thing."""
     began = time.monotonic()
     count = counting.count
     while time.monotonic() < began + seconds:
-        beside()
+        work_meanwhile()
     return (counting.count - count) / (time.monotonic() - began)
 
 

@@ -142,7 +142,7 @@ def instrumented(
 
 def steps(training: Training, seconds: float, tracer: Any) -> list[float]:
     """Milliseconds of each step, at least of one, in a span if there is a tracer."""
-    around = (
+    span_of_step = (
         partial(tracer.start_as_current_span, "step")
         if isinstance(tracer, trace.Tracer)
         else nullcontext
@@ -151,7 +151,7 @@ def steps(training: Training, seconds: float, tracer: Any) -> list[float]:
     end = time.perf_counter() + seconds
     while not taken or time.perf_counter() < end:
         began = time.perf_counter()
-        with around():
+        with span_of_step():
             training.step()
         taken.append((time.perf_counter() - began) * 1e3)
     return taken
@@ -178,10 +178,10 @@ def report(turns: Turns, operators: int) -> None:
         step = statistics.median(taken)
         mean = statistics.fmean(taken)
         ns = (step - base) / operators * 1e6
-        beside = by_rounds(turns[name], turns[UNSAMPLED])
+        to_unsampled = by_rounds(turns[name], turns[UNSAMPLED])
         medians = f"{step:>8.3f}{step / base:>8.3f}{ns:>13,.0f}"
         means = f"{mean:>8.3f}{mean / base_mean:>8.3f}"
-        print(f"{name:<30}{medians}{means}{beside:>13.3f}{len(taken):>8,}")
+        print(f"{name:<30}{medians}{means}{to_unsampled:>13.3f}{len(taken):>8,}")
 
 
 def by_rounds(side: list[list[float]], other: list[list[float]]) -> float:

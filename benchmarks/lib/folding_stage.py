@@ -89,9 +89,9 @@ def batches_of(rows: Sequence[Row], size: int) -> list[Batch]:
 
 def _scopes(rows: Sequence[Row]) -> list[RecordScope]:
     """Backward nodes are what lies directly in the ranges that autograd runs them in."""
-    around = {row.event_id for row in rows if row.name.startswith(NODES_PREFIX)}
+    enclosing = {row.event_id for row in rows if row.name.startswith(NODES_PREFIX)}
     return [
-        RecordScope.BACKWARD_FUNCTION if row.parent in around else RecordScope.FUNCTION
+        RecordScope.BACKWARD_FUNCTION if row.parent in enclosing else RecordScope.FUNCTION
         for row in rows
     ]
 

@@ -147,14 +147,14 @@ def test_one_that_ends_between_a_drain_and_its_delivery_has_what_was_drained(
 
     def switch() -> None:
         session.stop(switching if own else ending.capture, PATIENCE_S)
-        beside.append(Running(session, Selected()))
+        more_runs.append(Running(session, Selected()))
         source_calls.end(begin(recorder, "later"))
 
     sink = Switches(switch)
     switching = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
     session.start(switching)
     ending = Running(session, Selected())
-    beside = [Running(session, Selected())] if others else []
+    more_runs = [Running(session, Selected())] if others else []
     source_calls.end(begin(recorder, "drained"))
     session.flush(ending.capture, PATIENCE_S)
     session.stop(switching, PATIENCE_S)
@@ -163,5 +163,5 @@ def test_one_that_ends_between_a_drain_and_its_delivery_has_what_was_drained(
     assert both == (
         [["drained"], ["drained", "later"]] if own else [["drained", "later"], ["drained"]]
     )
-    assert beside.pop().stop().names() == ["later"]
-    assert [other.stop().names() for other in beside] == [["drained", "later"]] * others
+    assert more_runs.pop().stop().names() == ["later"]
+    assert [other.stop().names() for other in more_runs] == [["drained", "later"]] * others

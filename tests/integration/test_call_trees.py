@@ -181,12 +181,12 @@ def test_a_backward_node_is_one_span_with_the_range_around_it(program: Program) 
     assert [link.context.span_id for link in node.links] == [forward.context.span_id]
     everything = program.requests(1, train, detail="all")
     assert count_ranges(spans) == count_ranges(everything)
-    around = [
+    enclosing = [
         span
         for span in everything
         if span.name == "autograd::engine::evaluate_function: PowBackward0"
     ]
-    assert [span.name for span in everything if span.parent == around[0].context] == [
+    assert [span.name for span in everything if span.parent == enclosing[0].context] == [
         "PowBackward0"
     ]
 

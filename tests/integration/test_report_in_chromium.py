@@ -64,8 +64,8 @@ def steps(count: int = 4) -> Batch:
             rows.append({"event_id": ids[place], "parent": ids[1], "name": name, **times})
         rows.append({"event_id": ids[1], "start_ns": start, "end_ns": start + 700, **module})
         rows.append({"event_id": ids[0], "start_ns": start, "end_ns": start + 900, **step})
-        beside = {"event_id": make_event_id(2, number + 1), "thread": WORKER_THREAD, "name": "load"}
-        rows.append({**beside, "start_ns": start + 100, "end_ns": start + 300})
+        load = {"event_id": make_event_id(2, number + 1), "thread": WORKER_THREAD, "name": "load"}
+        rows.append({**load, "start_ns": start + 100, "end_ns": start + 300})
     return make_batch(rows)
 
 

@@ -110,7 +110,7 @@ class Told(NamedTuple):
 
     spans: list[Any]
     services: set[str]
-    around: dict[str, tuple[str, str]]
+    enclosing: dict[str, tuple[str, str]]
     """Trace and span id of the span in which the child was started, by way."""
     files: dict[str, list[str]]
     """The ranges of Chrome traces."""
@@ -121,7 +121,7 @@ class Told(NamedTuple):
         do here, has no span where one operator in it takes that time.
         """
         (span,) = [each for each in self.spans if each.name == way and each.parent_span_id]
-        assert (span.trace_id.hex(), span.parent_span_id.hex()) == self.around[way]
+        assert (span.trace_id.hex(), span.parent_span_id.hex()) == self.enclosing[way]
         operators = {each.name for each in self.spans if each.parent_span_id == span.span_id}
         assert {"aten::ones", "aten::relu"} <= operators
         # The program's file has its span of that name, too, in which it has nothing to do.
@@ -168,11 +168,11 @@ def test_nothing_else_arrives_or_is_written(results: Told) -> None:
     assert {*results.services} == {"the program"}
     assert len(results.files) == len(WAYS) + 1
     ids = {(span.trace_id, span.span_id) for span in results.spans}
-    around = {
+    enclosing = {
         (bytes.fromhex(trace_id), bytes.fromhex(span_id))
-        for trace_id, span_id in results.around.values()
+        for trace_id, span_id in results.enclosing.values()
     }
-    assert {(span.trace_id, span.parent_span_id) for span in results.spans} <= ids | around
+    assert {(span.trace_id, span.parent_span_id) for span in results.spans} <= ids | enclosing
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ def check_nesting(events: list[Event]) -> None:
             assert around.thread == event.thread
             assert around.start_ns <= event.start_ns
             assert event.end_ns <= around.end_ns
-        beside = (event.thread.number, event.parent)
-        assert event.start_ns >= last_end.get(beside, 0)
-        last_end[beside] = event.end_ns
+        siblings = (event.thread.number, event.parent)
+        assert event.start_ns >= last_end.get(siblings, 0)
+        last_end[siblings] = event.end_ns
 
 
 def test_switched_often_while_8_threads_run(instrument: Callable[..., Any]) -> None:

@@ -117,12 +117,12 @@ def test_the_parent_of_a_call_in_a_span_is_the_enclosing_call_or_range() -> None
         with tracer.start_as_current_span("outermost"):  # in a call that had begun before
             load()
     by_id = {event.event_id: event for event in prof.events()}
-    around = [
+    enclosing = [
         by_id[event.parent].name.rpartition(": ")[2]
         for event in by_id.values()
         if event.name.endswith(": load")
     ]
-    assert around == [
+    assert enclosing == [
         "serve",
         "range",
         "test_the_parent_of_a_call_in_a_span_is_the_enclosing_call_or_range",

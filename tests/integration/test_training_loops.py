@@ -589,9 +589,9 @@ def test_a_span_in_a_step_hangs_in_the_range_that_it_was_opened_in(traced: Run) 
     run.instrumentor.uninstrument()
     spans = {span.context.span_id: span for span in run.exporter.get_finished_spans()}
     inside = [span for span in spans.values() if span.name == "inside"]
-    around = [spans[span.parent.span_id] for span in inside if span.parent]
-    assert [span.name for span in around] == ["batch", "batch"]
-    assert [spans[span.parent.span_id].name for span in around if span.parent] == [STEP, STEP]
+    enclosing = [spans[span.parent.span_id] for span in inside if span.parent]
+    assert [span.name for span in enclosing] == ["batch", "batch"]
+    assert [spans[span.parent.span_id].name for span in enclosing if span.parent] == [STEP, STEP]
 
 
 def test_a_flush_delivers_all_that_ran_before_it(traced: Run) -> None:

@@ -69,12 +69,12 @@ def test_what_workers_export_is_what_their_files_have(run: Run, program: Program
 @pytest.mark.parametrize("output", ["sink", "profile"])
 def test_a_span_of_the_program_takes_no_parent_away(run: Run, output: str) -> None:
     said = run(programs.spans_inside_ranges).said[output]
-    around = [
+    enclosing = [
         said[each.parent].name if each.parent in said else None
         for each in said.values()
         if each.name == "inner"
     ]
-    assert around == ["outer", "outer"]
+    assert enclosing == ["outer", "outer"]
 
 
 @pytest.mark.parametrize("output", ["averages", "tree", "report of the profile"])
@@ -123,8 +123,8 @@ def misplaced(found: Outputs) -> list[str]:
         if found.is_step(event_id):
             continue
         span = found.single[event_id]
-        around = list(ancestors_in_span(found.events, event_id))
-        spans_around = [found.single.get(each) for each in around]
+        enclosing = list(ancestors_in_span(found.events, event_id))
+        spans_around = [found.single.get(each) for each in enclosing]
         nearest = next((each for each in spans_around if each is not None), None)
         above = first_that_is_not_folded(found, span)
         current = found.events[event_id].context.span_id

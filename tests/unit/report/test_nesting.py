@@ -38,17 +38,19 @@ def test_each_lies_in_the_innermost_that_began_before_and_ends_after_it(drawn: D
         holders = [
             each for each in range(place) if slices.can_enclose[each] and not nested.crosses[each]
         ]
-        around = [each for each in holders if slices.thread[each] == thread and ends[each] > start]
-        crosses = bool(around) and end > ends[around[-1]] + ROUNDING_NS
-        outlasted = [each for each in around if ends[each] < end]
+        enclosing = [
+            each for each in holders if slices.thread[each] == thread and ends[each] > start
+        ]
+        crosses = bool(enclosing) and end > ends[enclosing[-1]] + ROUNDING_NS
+        outlasted = [each for each in enclosing if ends[each] < end]
         if crosses and can_enclose and slices.begins_block[outlasted[0]]:
             for each in outlasted:
                 ends[each] = start
-            around = around[: -len(outlasted)]
+            enclosing = enclosing[: -len(outlasted)]
             crosses = False
-        if around and not crosses:
-            ends[place] = min(end, ends[around[-1]])
-        fitting = [each for each in around if ends[each] >= ends[place]]
+        if enclosing and not crosses:
+            ends[place] = min(end, ends[enclosing[-1]])
+        fitting = [each for each in enclosing if ends[each] >= ends[place]]
         assert nested.parent[place] == (fitting[-1] if fitting else -1)
         assert nested.crosses[place] == crosses
     assert nested.end.tolist() == ends

@@ -269,8 +269,8 @@ def test_pauses_count_up_to_ten_milliseconds() -> None:
 
 
 def test_what_ran_beside_others_doesnt_count_to_the_whole() -> None:
-    beside = Ran("beside", 90_000, (), {"flags": EventFlag.ASYNC})
-    assert findings_by_rule(beside, Ran("aten::to", 2000), Ran("aten::mm", 2000))[
+    others = Ran("beside", 90_000, (), {"flags": EventFlag.ASYNC})
+    assert findings_by_rule(others, Ran("aten::to", 2000), Ran("aten::mm", 2000))[
         "copy"
     ].share == pytest.approx(0.5)
 
@@ -365,8 +365,8 @@ def test_threads_that_only_wait_change_no_finding(waiting: dict[str, Any]) -> No
         "end_ns": BASE_NS + 10_000_000,
     }
     threads = [WORKER_THREAD._replace(number=number, thread_id=number) for number in range(2, 11)]
-    beside = [{**columns, **waiting, "thread": thread} for thread in threads]
-    seen = Recording([Process("", make_batch([copying, computing, *beside]))])
+    others = [{**columns, **waiting, "thread": thread} for thread in threads]
+    seen = Recording([Process("", make_batch([copying, computing, *others]))])
     (copies,) = [each for each in findings([seen]) if each.serious]
     assert (copies.rule, copies.share) == ("copy", pytest.approx(0.6))
 

@@ -116,12 +116,12 @@ def test_the_same_spans(volume: Volume, hooked: Any, limits: SpanLimits | None) 
     keeps = Keeps()
     provider = TracerProvider(shutdown_on_exit=False, span_limits=limits)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    through, beside = (
+    sdk_sink, own_sink = (
         SpansSink(provider, None, hook=hooked, volume=volume, delivery=way)
         for way in (None, OtlpDelivery(keeps, request_bytes=1024, queue_bytes=1 << 20))
     )
     counters = []
-    for sink in (through, beside):
+    for sink in (sdk_sink, own_sink):
         sink.write(make_batch(rows(units=3, ranges=60)))
         sink.write(
             open_for_long(

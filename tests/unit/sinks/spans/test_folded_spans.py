@@ -589,8 +589,8 @@ def test_no_span_of_ours_is_shorter_than_a_thousandth_but_those_that_failed(
     units.drained(rows)
     spans = units.ours()
     assert sum(not one.status.is_ok for one in spans) == failed
-    around = {one.parent.span_id for one in spans}
-    others = [one for one in spans if one.status.is_ok and one.context.span_id not in around]
+    enclosing = {one.parent.span_id for one in spans}
+    others = [one for one in spans if one.status.is_ok and one.context.span_id not in enclosing]
     shorter = [one for one in others if one.end_time - one.start_time < took_us]
     assert not shorter or len(spans) == 1  # each unit has one
     assert ranges_told(spans) == len(rows)

@@ -106,9 +106,7 @@ def test_one_that_stays_is_told_and_left_in_place(
         assert sys.getprofile() is others
     finally:
         sys.setprofile(None)
-    assert len([record for record in caplog.records if TOLD in record.message]) == (
-        not may_coexist
-    )
+    assert len([record for record in caplog.records if TOLD in record.message]) == (not may_coexist)
     assert len(tree(list(running.sink.events()), "leaf")) == (may_coexist or came == "after")
 
 
@@ -205,12 +203,12 @@ def test_a_tool_whose_callback_raises_ends_no_call_around(
     with refusing(tool, event):
         rows = traced.run(around)
     by_id = {row.event_id: row for row in rows}
-    above = {
+    parent_names = {
         short(row): short(by_id[row.parent])
         for row in rows
         if short(row) in ("leaf", "program", "later")
     }
-    assert above == {"leaf": "program", "program": "around", "later": "around"}
+    assert parent_names == {"leaf": "program", "program": "around", "later": "around"}
     assert not [
         short(row)
         for row in rows

@@ -105,7 +105,7 @@ WAYS = (
 )
 
 
-class Told(NamedTuple):
+class Results(NamedTuple):
     """What arrived of a program."""
 
     spans: list[Any]
@@ -132,7 +132,7 @@ class Told(NamedTuple):
         assert {"aten::ones", "aten::relu"} <= {*self.files[name]}
 
 
-def told_by(run: Run, folder: Path, *arguments: str, **environment: str) -> Told:
+def results_of(run: Run, folder: Path, *arguments: str, **environment: str) -> Results:
     with OtlpServer("http") as server:
         done = run(
             PROGRAM, *arguments, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=server.endpoint, **environment
@@ -148,23 +148,23 @@ def told_by(run: Run, folder: Path, *arguments: str, **environment: str) -> Told
     }
     lines = [line.split(":") for line in done.stdout.splitlines() if line.count(":") == 2]
     files = {path.name: names_in(path) for path in folder.rglob("*.json")}
-    return Told(
+    return Results(
         spans, services, {way: (trace_id, span_id) for way, trace_id, span_id in lines}, files
     )
 
 
 @pytest.fixture(scope="module")
-def results(run_by: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> Told:
+def results(run_by: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("program")
-    return told_by(run_by(folder, sys.executable), folder, ",".join(WAYS))
+    return results_of(run_by(folder, sys.executable), folder, ",".join(WAYS))
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_childs_ranges_lie_in_the_span_that_it_was_started_in(results: Told, way: str) -> None:
+def test_a_childs_ranges_lie_in_the_span_that_it_was_started_in(results: Results, way: str) -> None:
     results.check(way)
 
 
-def test_nothing_else_arrives_or_is_written(results: Told) -> None:
+def test_nothing_else_arrives_or_is_written(results: Results) -> None:
     assert {*results.services} == {"the program"}
     assert len(results.files) == len(WAYS) + 1
     ids = {(span.trace_id, span.span_id) for span in results.spans}
@@ -180,7 +180,7 @@ def test_nothing_else_arrives_or_is_written(results: Told) -> None:
 )
 def test_a_fork_server(run_program: Run, tmp_path: Path, how: tuple[str, ...]) -> None:
     """That was there before, or has imported torch."""
-    told_by(run_program, tmp_path, "forkserver", *how).check("forkserver")
+    results_of(run_program, tmp_path, "forkserver", *how).check("forkserver")
 
 
 @pytest.mark.parametrize("ways", ["spawn,spawn in spawn", "forkserver preloaded"])
@@ -205,7 +205,7 @@ def test_under_opentelemetry_instrument(
         tmp_path, str(Path(sys.executable).with_name("opentelemetry-instrument")), sys.executable
     )
     asked, *preloaded = ways.split(" preloaded")
-    found = told_by(
+    found = results_of(
         run, tmp_path, asked, "automatic", *["preloaded" for _ in preloaded], **environment
     )
     for way in asked.split(","):

@@ -43,10 +43,10 @@ def test_calls_are_spans() -> None:
     traces.instrumentor.uninstrument()
     spans = {span.context.span_id: span for span in traces.spans()}
     [called] = [span for span in spans.values() if span.name.endswith(": load")]
-    above = names_above(called, spans)
-    assert above[0] == "load batch"
-    assert above[1].endswith(": train")
-    assert above[2] == "request"
+    ancestor_names = names_above(called, spans)
+    assert ancestor_names[0] == "load batch"
+    assert ancestor_names[1].endswith(": train")
+    assert ancestor_names[2] == "request"
     attributes = dict(called.attributes or {})
     assert attributes["code.function.name"] == "load"
     assert attributes["code.line.number"] == load.__code__.co_firstlineno
@@ -148,13 +148,13 @@ def test_a_module_has_one_range(modules: bool) -> None:
     ]
     assert kinds == ["nn.Module: Sequential", "nn.Module: Linear", "nn.Module: ReLU"]
     [linear] = [event for event in by_id.values() if event.name == "aten::linear"]
-    above = []
+    ancestor_names = []
     while linear.parent:
         linear = by_id[linear.parent]
-        above.append(linear.name)
-    assert above[0] == "<built-in function linear>"
-    assert above[1].endswith(": forward")
-    assert [name.split("_")[0] for name in above if name.startswith("nn.Module")] == [
+        ancestor_names.append(linear.name)
+    assert ancestor_names[0] == "<built-in function linear>"
+    assert ancestor_names[1].endswith(": forward")
+    assert [name.split("_")[0] for name in ancestor_names if name.startswith("nn.Module")] == [
         "nn.Module: Linear",
         "nn.Module: Sequential",
     ]

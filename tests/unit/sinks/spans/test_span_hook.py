@@ -242,8 +242,8 @@ def test_in_any_order_no_sent_span_lacks_its_parent(
 ) -> None:
     """Span n's parent is a span before it, or 1000, which the program has."""
     tree = {
-        number: 1000 if number == 1 else 1 + above % (number - 1)
-        for number, above in enumerate(parents, 1)
+        number: 1000 if number == 1 else 1 + drawn % (number - 1)
+        for number, drawn in enumerate(parents, 1)
     }
     numbers = list(tree)
     order.shuffle(numbers)

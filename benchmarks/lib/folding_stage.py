@@ -28,7 +28,8 @@ from otel_recfn.model.columns import COLUMN_TYPES, COLUMNS
 from otel_recfn.model.events import NODES_PREFIX, ORDINAL_BITS, RecordScope
 from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sinks.spans.folding import Folding
-from otel_recfn.sinks.spans.process_context import ProcessContext, ProgramSpans
+from otel_recfn.sinks.spans.process_context import ProcessContext
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.request_batches import RequestBatches
 from otel_recfn.sinks.spans.step_traces import StepTraces
 

@@ -19,7 +19,8 @@ from otel_recfn.model.events import MAX_TRACE_RANGES, EventFlag, EventSource, Re
 from otel_recfn.recording import recorder as recording
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sinks.spans import step_traces
-from otel_recfn.sinks.spans.process_context import ProcessContext, ProgramSpans
+from otel_recfn.sinks.spans.process_context import ProcessContext
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
 

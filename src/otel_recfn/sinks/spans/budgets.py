@@ -25,7 +25,7 @@ from bisect import bisect_left
 from collections import deque
 from typing import NamedTuple
 
-from otel_recfn.sinks.spans.process_context import remember
+from otel_recfn.support.recent_entries import remember
 
 NS_PER_SECOND = 1_000_000_000
 DURATIONS = 1023

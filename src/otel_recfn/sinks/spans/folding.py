@@ -26,7 +26,7 @@ from otel_recfn.batches.stage import MAX_WAITING, Added, OwnRoot, Stage
 from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.spans.budgets import Budgets, Grant, UnitEnd, Volume
 from otel_recfn.sinks.spans.open_units import OpenUnits
-from otel_recfn.sinks.spans.process_context import ProgramSpans
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.request_batches import RequestBatches
 from otel_recfn.sinks.spans.sender import DecidedUnits, roots_alone
 from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces

@@ -38,7 +38,7 @@ from otel_recfn.batches.stage import Decided
 from otel_recfn.sinks.protocol import NO_MEMORY
 from otel_recfn.sinks.spans.delivery import Delivery
 from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.process_context import ProgramSpans
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook
 from otel_recfn.sinks.spans.span_target import SpanTarget

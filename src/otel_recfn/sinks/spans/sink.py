@@ -37,11 +37,11 @@ from otel_recfn.sinks.spans.open_traces import OpenTraces
 from otel_recfn.sinks.spans.process_context import (
     FindsWorker,
     ProcessContext,
-    ProgramSpans,
     calling_thread,
     thread_name,
 )
 from otel_recfn.sinks.spans.processor import OwnSpanProcessor
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.range_attributes import base_attributes, code_attributes
 from otel_recfn.sinks.spans.request_batches import RequestBatches

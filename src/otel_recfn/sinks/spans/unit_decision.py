@@ -7,6 +7,8 @@
         ├► sums of units below batches of requests: UnitSums
         └► functions that samples found: SampledSpan
     all of it ──► DecidedUnits
+
+A unit that stays open is decided in parts, each of which is sent like a unit.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from otel_recfn.batches.stage import Decided, Stage
 from otel_recfn.model.events import MIN_WAIT_NS, WAIT_TIME, wait_time_ns
 from otel_recfn.sinks.spans.budgets import Grant
 from otel_recfn.sinks.spans.open_units import UnitObjects
-from otel_recfn.sinks.spans.process_context import ProgramSpans
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.range_attributes import Attributes
 from otel_recfn.sinks.spans.request_batches import RequestBatches
 from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits

@@ -14,12 +14,9 @@ from spans_harness import Harness
 from helpers.batches import BASE_NS, context, make_batch
 from otel_recfn.model.batch import NO_CONTEXT
 from otel_recfn.model.events import make_event_id
-from otel_recfn.sinks.spans import process_context
-from otel_recfn.sinks.spans.process_context import (
-    FindsWorker,
-    ProcessContext,
-    ProgramSpans,
-)
+from otel_recfn.sinks.spans import program_spans
+from otel_recfn.sinks.spans.process_context import FindsWorker, ProcessContext
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.support.processes import ParentProcessSpan, WorkerProcess
 
@@ -144,7 +141,7 @@ def test_a_fork_of_an_instrumented_fork_server_learns_late_what_it_was_made_in(
     spans.start_empty()
     assert spans.made_in is None
     monkeypatch.setattr(
-        process_context, "parent_process_span", lambda: ParentProcessSpan(7, 8, 1, "")
+        program_spans, "parent_process_span", lambda: ParentProcessSpan(7, 8, 1, "")
     )
     assert spans.made_in is not None
     assert (spans.made_in.trace_id, spans.made_in.span_id) == (7, 8)

@@ -27,7 +27,7 @@ from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
-from otel_recfn.sinks.spans.process_context import ProgramSpans
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.span_hook import SpanHook
 
 pytestmark = pytest.mark.one_python

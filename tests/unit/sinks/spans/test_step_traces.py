@@ -20,7 +20,8 @@ from opentelemetry.sdk.trace.sampling import (
 from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.batch import Batch, Track, TrainingStep
 from otel_recfn.model.events import SOURCES, EventFlag, EventSource, SourceTraits, make_event_id
-from otel_recfn.sinks.spans.process_context import ProcessContext, ProgramSpans
+from otel_recfn.sinks.spans.process_context import ProcessContext
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.root_limiter import FIRST_ROOTS, NS_PER_SECOND
 from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces

@@ -1,4 +1,26 @@
 // Slow path of call begin and end, and the first sight of a thread with open calls.
+//
+// Each call of Python's that begins pushes an entry on its thread's stack of calls, and its end pops
+// it. What the entry is, is decided once for a code object, by its name (`CallName::hides`):
+//
+//   the call is                          entry      a range begins          calls in it
+//   -----------------------------------  ---------  ----------------------  ------------------------
+//   beyond max_depth, or in one that     0          no                      the same
+//   hides its callees
+//   of a code object that isn't shown,   kHidden    no                      Python's are traced, C's
+//   or without a name                                                       are not
+//   of one that hides its callees        kHidden    no                      are not traced
+//   of one that is named by its frame    event id,  with the name that      are traced
+//                                        or 0       Python gives, if any
+//   of any other code object             event id   with its name, by the   are traced
+//                                                   fast path the next time
+//
+// Naming a call may run Python, in which another thread may stop tracing. So each way keeps the
+// number of the tracing in which it began, and `push` ends at once what began in an earlier one.
+//
+// A thread that is seen for the first time may have calls open. These begin then, the outermost
+// first (`meet_thread`), or, of a thread that waits and so tells of nothing, when a thread of ours
+// looks (`record_blocked_threads`).
 #include "calls/tracer.hpp"
 
 #include <ctime>
@@ -11,9 +33,10 @@ namespace recfn {
 namespace {
 
 constexpr uint64_t kCallRoom = 64;  // words: of a begin with its name, mostly
+// A thread whose ring is full waits half a second at most, in these pauses.
 constexpr long kPauseNs = 100'000;
 constexpr int kMaxPauses = 5000;
-// So many of the innermost calls that were open when tracing began, of each thread.
+// The most calls of a thread that are begun when it is seen first; those further out are left out.
 constexpr int kMaxStartFrames = 128;
 
 // Begins a call. `name`: its own copy, as what is done here may run Python, which may free names.
@@ -44,7 +67,8 @@ int enter_named_by_frame(ThreadCalls& calls, const CallBegin& call, PyObject* fr
   return 0;
 }
 
-// The frames from this one outwards, which is given back, innermost first.
+// Writes new references to the frames from this one outwards, whose own reference is the first of
+// them. Returns their number.
 int read_stack(PyFrameObject* innermost, PyFrameObject** frames) {
   int count = 0;
   for (PyFrameObject* frame = innermost; frame != nullptr && count < kMaxStartFrames;) {
@@ -66,7 +90,7 @@ uint64_t open_since(const ThreadBuffer& buffer, uint64_t thread) {
   return existed && !has_recorded ? tracer->began_at : 0;
 }
 
-// Begins these frames' calls, and gives the frames back.
+// Begins these frames' calls, the outermost first, and releases the frames.
 int enter_stack(ThreadCalls& calls, PyFrameObject** frames, int count, uint64_t began_at) {
   const uint64_t tracing = calls.met_in;
   int result = 0;
@@ -169,7 +193,7 @@ void enter_c(ThreadCalls& calls, CFunction function) {
   push(calls, {begin(calls, std::move(name), nullptr) | ThreadCalls::kCFunction, nullptr}, tracing);
 }
 
-// What a begin needs memory for and doesn't get is not recorded.
+// Begins a call. If there is no memory for that, the call isn't recorded, and is counted as dropped.
 template <typename Enter>
 int or_dropped(ThreadCalls& calls, Enter enter) {
   int result = 0;
@@ -177,7 +201,8 @@ int or_dropped(ThreadCalls& calls, Enter enter) {
   return result;
 }
 
-// What is_own_thread() says of the calling thread. Null where it raises, with the error set or not.
+// The answer of is_own_thread() for the calling thread; null if it raises, with the error set or
+// not.
 Reference ask_for_own_thread() {
   const Reference asked(Py_NewRef(tracer->is_own_thread));
   Reference answer(call_without_dynamo(asked.get(), nullptr, 0));
@@ -185,7 +210,8 @@ Reference ask_for_own_thread() {
   return answer;
 }
 
-// Begins what is on the thread's stack already. Whether it is traced from now on.
+// Begins the calls that are open in a thread that is seen for the first time. Returns whether the
+// thread is traced from now on.
 bool meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
   if (!is_recording()) return false;
   const uint64_t tracing = calls.tracing;
@@ -277,12 +303,12 @@ void leave_python_slowly(ThreadCalls& calls, const void* frame) {
 }
 
 void leave_c_slowly(ThreadCalls& calls) {
-  size_t left = calls.stack.size();
-  while (left > 0 && (calls.stack[left - 1].entry & ThreadCalls::kCFunction) == 0) {
-    left = has_greenlets() ? left - 1 : 0;
+  size_t depth = calls.stack.size();
+  while (depth > 0 && (calls.stack[depth - 1].entry & ThreadCalls::kCFunction) == 0) {
+    depth = has_greenlets() ? depth - 1 : 0;
   }
-  if (left == 0) return;
-  std::rotate(&calls.stack[left - 1], &calls.stack[left - 1] + 1, &calls.stack.back() + 1);
+  if (depth == 0) return;
+  std::rotate(&calls.stack[depth - 1], &calls.stack[depth - 1] + 1, &calls.stack.back() + 1);
   pop(calls);
 }
 

@@ -1,19 +1,19 @@
 // Slow path of call begin and end, and the first sight of a thread with open calls.
 //
-// Each call of Python's that begins pushes an entry on its thread's stack of calls, and its end pops
-// it. What the entry is, is decided once for a code object, by its name (`CallName::hides`):
+// Each call of Python's that begins pushes an entry on the stack of its thread's calls, and its end
+// pops it. The name of the call's code decides what the entry is (`CallName::hides`):
 //
-//   the call is                          entry      a range begins          calls in it
-//   -----------------------------------  ---------  ----------------------  ------------------------
-//   beyond max_depth, or in one that     0          no                      the same
+//   the call is                          entry      a range begins         calls in it
+//   -----------------------------------  ---------  ---------------------  -----------------------
+//   beyond max_depth, or in one that     0          no                     the same
 //   hides its callees
-//   of a code object that isn't shown,   kHidden    no                      Python's are traced, C's
-//   or without a name                                                       are not
-//   of one that hides its callees        kHidden    no                      are not traced
-//   of one that is named by its frame    event id,  with the name that      are traced
+//   of a code object that isn't shown,   kHidden    no                     Python's are traced,
+//   or without a name                                                      C's are not
+//   of one that hides its callees        kHidden    no                     are not traced
+//   of one that is named by its frame    event id,  with the name that     are traced
 //                                        or 0       Python gives, if any
-//   of any other code object             event id   with its name, by the   are traced
-//                                                   fast path the next time
+//   of any other code object             event id   with its name, by the  are traced
+//                                                   fast path next time
 //
 // Naming a call may run Python, in which another thread may stop tracing. So each way keeps the
 // number of the tracing in which it began, and `push` ends at once what began in an earlier one.
@@ -98,7 +98,7 @@ int enter_stack(ThreadCalls& calls, PyFrameObject** frames, int count, uint64_t 
   for (int i = count; i-- > 0;) {
     const Reference code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frames[i])));
     const CallBegin call{reinterpret_cast<PyCodeObject*>(code.get()), instruction_of(frames[i]),
-                      frames[i], frames[i], began_at};
+                         frames[i], frames[i], began_at};
     if (result == 0 && calls.met_in == tracing) result = enter_slowly(calls, call);
     calls.depth = 0;  // depth is counted from where tracing began
     Py_DECREF(frames[i]);
@@ -193,7 +193,7 @@ void enter_c(ThreadCalls& calls, CFunction function) {
   push(calls, {begin(calls, std::move(name), nullptr) | ThreadCalls::kCFunction, nullptr}, tracing);
 }
 
-// Begins a call. If there is no memory for that, the call isn't recorded, and is counted as dropped.
+// Begins a call. If there is no memory for that, it isn't recorded, and is counted as dropped.
 template <typename Enter>
 int or_dropped(ThreadCalls& calls, Enter enter) {
   int result = 0;
@@ -210,8 +210,8 @@ Reference ask_for_own_thread() {
   return answer;
 }
 
-// Begins the calls that are open in a thread that is seen for the first time. Returns whether the
-// thread is traced from now on.
+// Begins the calls that are open in a thread when it is seen first. Returns whether it is traced
+// from now on.
 bool meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
   if (!is_recording()) return false;
   const uint64_t tracing = calls.tracing;

@@ -22,7 +22,8 @@ from otel_recfn.sinks.spans import step_traces
 from otel_recfn.sinks.spans.process_context import ProcessContext
 from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
-from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
+from otel_recfn.sinks.spans.step_trace import StepTrace
+from otel_recfn.sinks.spans.step_traces import StepTraces
 
 LONG_NS = int(PATIENCE_S * 1e9)
 TRAINING = "training step"

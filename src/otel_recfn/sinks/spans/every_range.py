@@ -15,7 +15,7 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag
 from otel_recfn.sinks.spans.sender import DecidedUnits, roots_alone
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, FOLDED_NS
-from otel_recfn.sinks.spans.step_traces import StepTrace
+from otel_recfn.sinks.spans.step_trace import StepTrace
 from otel_recfn.support.recent_entries import remember
 
 ROWS_AT_ONCE = 1 << 15

@@ -29,7 +29,8 @@ from otel_recfn.sinks.spans.open_units import OpenUnits
 from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.request_batches import RequestBatches
 from otel_recfn.sinks.spans.sender import DecidedUnits, roots_alone
-from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
+from otel_recfn.sinks.spans.step_trace import StepTrace
+from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.unit_decision import decide_units, take_part
 
 if TYPE_CHECKING:

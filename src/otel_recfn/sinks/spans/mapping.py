@@ -48,7 +48,7 @@ from otel_recfn.sinks.spans.range_attributes import (
 from otel_recfn.sinks.spans.span_hook import SpanHook
 from otel_recfn.sinks.spans.span_limits import AppliedLimits, AttributeValue
 from otel_recfn.sinks.spans.span_target import SpanTarget, root_attributes
-from otel_recfn.sinks.spans.step_traces import StepTrace
+from otel_recfn.sinks.spans.step_trace import StepTrace
 from otel_recfn.sinks.spans.sum_attributes import decided_name
 from otel_recfn.sinks.spans.unit_samples import SampledSpan
 from otel_recfn.support.exceptions import exception_attributes, stacktrace_attributes

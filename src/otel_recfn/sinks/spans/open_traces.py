@@ -17,7 +17,8 @@ from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.span_target import SpanTarget
-from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
+from otel_recfn.sinks.spans.step_trace import StepTrace
+from otel_recfn.sinks.spans.step_traces import StepTraces
 
 OPEN_FOR_LONG = "open for long"
 MAX_OPEN = 1000

@@ -26,7 +26,8 @@ from otel_recfn.batches.stage import OwnRoot, Stage, find_root
 from otel_recfn.model.batch import Batch, Sample
 from otel_recfn.model.generation import Generation
 from otel_recfn.sinks.spans.program_spans import ProgramSpans
-from otel_recfn.sinks.spans.step_traces import TRAINING, StepTrace, StepTraces
+from otel_recfn.sinks.spans.step_trace import TRAINING, StepTrace
+from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.sinks.spans.unit_attributes import decoding_in
 from otel_recfn.sinks.spans.unit_samples import UnitSamples
 

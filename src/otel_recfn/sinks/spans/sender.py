@@ -42,7 +42,7 @@ from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook
 from otel_recfn.sinks.spans.span_target import SpanTarget
-from otel_recfn.sinks.spans.step_traces import StepTrace
+from otel_recfn.sinks.spans.step_trace import StepTrace
 from otel_recfn.sinks.spans.sum_attributes import extra_span_attributes
 from otel_recfn.sinks.spans.unit_samples import SampledSpan
 from otel_recfn.sinks.task_queue import Flush, TaskQueue

@@ -24,7 +24,8 @@ from otel_recfn.sinks.spans.process_context import ProcessContext
 from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.root_limiter import FIRST_ROOTS, NS_PER_SECOND
-from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
+from otel_recfn.sinks.spans.step_trace import StepTrace
+from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.support.processes import WorkerProcess
 
 pytestmark = pytest.mark.one_python

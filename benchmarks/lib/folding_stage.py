@@ -171,7 +171,7 @@ class Stage:
                     resource=RESOURCE,
                     start_time=int(batch.start_ns.min()),
                 )
-                self._spans.saw(one.trace_id, one.span_id, span)
+                self._spans.note_parent_span(one.trace_id, one.span_id, span)
                 span.ended_ns = last_ns[one] - 1
 
     def _timed(self, step: int, work: Any) -> Any:

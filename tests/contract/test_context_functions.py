@@ -50,7 +50,7 @@ class Shown:
             trace_of=lambda root: SpanContext(root, 1, False),
             is_outside=lambda trace_id, span_id: False,
             start_step=lambda name, number, code, start_ns, requests: None,
-            saw=lambda trace_id, span_id, span: None,
+            note_parent_span=lambda trace_id, span_id, span: None,
         )
 
 

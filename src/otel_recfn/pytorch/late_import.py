@@ -34,19 +34,19 @@ def is_imported(module: str) -> bool:
     return found is not None and (module in _executed or not is_being_imported)
 
 
-def when_torch_is_imported(callback: Callable[[], None]) -> Callable[[], None]:
+def call_at_torch_import(callback: Callable[[], None]) -> Callable[[], None]:
     """Run ``callback`` once torch is imported. Returns a function that cancels it."""
-    return when_imported("torch", callback, "operators and modules are not observed")
+    return call_at_import("torch", callback, "operators and modules are not observed")
 
 
-def when_imported(module: str, callback: Callable[[], None], lost: str) -> Callable[[], None]:
+def call_at_import(module: str, callback: Callable[[], None], lost: str) -> Callable[[], None]:
     """Run ``callback`` once the module is imported; the rest is as in
-    ``when_first_is_imported``.
+    ``call_at_first_import``.
     """
-    return when_first_is_imported([module], callback, lost)
+    return call_at_first_import([module], callback, lost)
 
 
-def when_first_is_imported(
+def call_at_first_import(
     modules: Iterable[str], callback: Callable[[], None], lost: str
 ) -> Callable[[], None]:
     """Run ``callback`` once: now if one of the modules is imported, else at the end of the first
@@ -85,7 +85,8 @@ def _wait_for_import(module: str, pending: list[Callable[[], None]], lost: str) 
     with _lock:
         is_first = module not in _waiting
         # Many captures may pass.
-        _waiting[module] = [*(each for each in _waiting.get(module, ()) if each[0]), (pending, lost)]
+        unfinished = [each for each in _waiting.get(module, ()) if each[0]]
+        _waiting[module] = [*unfinished, (pending, lost)]
     if is_first:
         import wrapt  # late, as it takes 50 ms
 

@@ -269,7 +269,7 @@ def _exposed_ranges(selected: Selected, selection: Selection, spans: SpansSink) 
         trace_of=spans.trace_of,
         is_outside=spans.is_outside,
         start_step=spans.start_step,
-        saw=spans.saw,
+        note_parent_span=spans.note_parent_span,
     )
 
 

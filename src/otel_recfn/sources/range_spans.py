@@ -98,7 +98,7 @@ class ExposedRanges(NamedTuple):
     """Starts the span of a step, from its name, number, code and begin in Unix nanoseconds, and
     the requests that it serves; None if nothing takes spans.
     """
-    saw: Callable[[int, int, object], None]
+    note_parent_span: Callable[[int, int, object], None]
     """Notes that a range begins below a sampled span of the program's, from its ids and itself."""
 
 
@@ -112,7 +112,7 @@ class RangeSpans:
         capture had begun already. It is of this object alone, by which ranges keep what it decided.
         """
 
-    def seen_from(self, attached: Context) -> Context:
+    def visible_context(self, attached: Context) -> Context:
         """The current context as the program sees it, if ``attached`` is attached."""
         if not _native.recording():
             return attached  # the newest range of an ending recording has a row that nobody gets

@@ -66,7 +66,7 @@ class ProcessContext:
         """The batch; in a worker, without the span that it was made in as a span around
         anything.
         """
-        if self._spans.made_in is None:
+        if self._spans.origin_span is None:
             return batch
         contexts = [self._without_inherited(one) for one in batch.contexts]
         if contexts == list(batch.contexts):
@@ -117,7 +117,7 @@ class ProcessContext:
 
     def _outer(self) -> OuterSpan:
         worker = self.worker()
-        inherited_span = self._spans.made_in
+        inherited_span = self._spans.origin_span
         if worker is None or inherited_span is None:
             return OuterSpan(self._launched_in())
         if worker.single_caller:
@@ -126,7 +126,7 @@ class ProcessContext:
 
     def _outer_of_step(self) -> OuterSpan | None:
         span = trace.get_current_span()
-        self._spans.saw_inherited(span)
+        self._spans.note_inherited_span(span)
         current = span.get_span_context()
         if current.is_valid and not self.is_outside(current.trace_id, current.span_id):
             return None

@@ -1,9 +1,11 @@
 """The program's spans that ranges began below, until the units below them are decided.
 
-    a range begins below a span ──► saw ──┬► it began here: remembered
-                                          └► it is another process's: one of the inherited ones
+    a range begins below a span ──► note_parent_span ──┬► it began here: remembered
+                                                       └► it is another process's: inherited
     the SDK ends a span         ──► ended ──► span_end: its name, times and failure
     a fork                      ──► start_empty: what the child has of the parent's never ends there
+
+A span is forgotten when the unit below it is decided, or among very many.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class ProgramSpans:
         """The first of such spans."""
 
     @property
-    def made_in(self) -> SpanContext | None:
+    def origin_span(self) -> SpanContext | None:
         """The span of its parent in which this process was forked or started.
 
         A fork of an instrumented fork server that has imported the program learns of it when it
@@ -60,7 +62,7 @@ class ProgramSpans:
             return self._forked_in
         return inherited_context(inherited_span)
 
-    def saw(self, trace_id: int, span_id: int, span: object) -> None:
+    def note_parent_span(self, trace_id: int, span_id: int, span: object) -> None:
         """Note that a range began below this span.
 
         A span whose end can't be seen here, as a remote one, is not remembered.
@@ -70,9 +72,9 @@ class ProgramSpans:
         if self.began_here(span):
             remember(self._spans, (trace_id, span_id), span, MAX_REMEMBERED)
         else:
-            self.saw_inherited(span)
+            self.note_inherited_span(span)
 
-    def saw_inherited(self, span: Any) -> None:
+    def note_inherited_span(self, span: Any) -> None:
         """Note that a range or a step begins below this span, if it is another process's."""
         # A proxy's class is none: the current span may stand for a range that began here.
         if not issubclass(type(span), ReadableSpan) or self.began_here(span):

@@ -283,11 +283,11 @@ class SpansSink(Sink):
             self._undecided -= units.ranges
             self._sender.put(units)
 
-    def saw(self, trace_id: int, span_id: int, span: object) -> None:
+    def note_parent_span(self, trace_id: int, span_id: int, span: object) -> None:
         """Note that a range begins below this span of the program's. From any thread."""
         # So that a provider that is set late is found before the program flushes it.
         self._resolver.resolve()
-        self._spans.saw(trace_id, span_id, span)
+        self._spans.note_parent_span(trace_id, span_id, span)
 
     def has_target(self) -> bool:
         """Whether anything takes spans now. From any thread."""

@@ -143,7 +143,8 @@ class StepTraces:
         for index in self._indices_to_start(began):
             self._start(began[index : index + 1], batch, target)
         live = typed_table("live_trace", self._own_traces.live())
-        self._trace_roots.saw(batch.opened.columns["event_id"], began["first"], live.tolist())
+        opened_ids = batch.opened.columns["event_id"]
+        self._trace_roots.note_batch(opened_ids, began["first"], live.tolist())
         self._follow()
         self._roots = [
             OwnRoot(begin, trace.until, trace.context)

@@ -113,7 +113,7 @@ class TraceRoots:
         with self._lock:
             return is_in(firsts, list(self._unseen_starts))
 
-    def saw(self, opened: Ids, firsts: Ids, live: Sequence[LiveTrace]) -> None:
+    def note_batch(self, opened: Ids, firsts: Ids, live: Sequence[LiveTrace]) -> None:
         """Note what the sink has seen.
 
         Args:

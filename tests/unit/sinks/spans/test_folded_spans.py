@@ -54,7 +54,7 @@ class Units(Harness):
         above = trace.set_span_in_context(parent) if parent is not None else None
         span = self.tracer.start_span(name, above, start_time=start)
         own = span.get_span_context()
-        self.sink.saw(own.trace_id, own.span_id, span)
+        self.sink.note_parent_span(own.trace_id, own.span_id, span)
         return span
 
     def rows(self, span: trace.Span, *shape: tuple[str, int]) -> list[dict[str, Any]]:

@@ -266,9 +266,9 @@ TRACER = TracerProvider(shutdown_on_exit=False).get_tracer("program")
 def test_a_forked_childs_copies_of_spans_are_not_waited_for() -> None:
     spans = ProgramSpans()
     inherited = TRACER.start_span("inherited")
-    spans.saw(1, 2, inherited)
+    spans.note_parent_span(1, 2, inherited)
     spans.start_empty()
-    spans.saw(1, 2, inherited)
+    spans.note_parent_span(1, 2, inherited)
     assert spans.find(1, 2) is None
 
 

@@ -66,7 +66,7 @@ class Request:
         self.harness = Harness(volume=volume or Volume(100), hook=hook)
         self.span = ELSEWHERE.start_span("request", start_time=BASE_NS)
         ids = self.span.get_span_context()
-        self.harness.sink.saw(ids.trace_id, ids.span_id, self.span)
+        self.harness.sink.note_parent_span(ids.trace_id, ids.span_id, self.span)
         self.current = context(ids.trace_id, ids.span_id)
 
     def batch(self, rows: Sequence[dict[str, Any]], found: Sequence[Sample]) -> Batch:

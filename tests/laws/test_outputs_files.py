@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import outputs_programs as programs
 from output_laws import TOLERANCE_NS, Run
-from outputs import STEP_IN_CHROME, UNNAMED_STEP, Slice
+from output_values import STEP_IN_CHROME, UNNAMED_STEP, Slice
 from outputs_programs import Program
 
 pytestmark = pytest.mark.torch

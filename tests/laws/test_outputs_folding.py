@@ -11,7 +11,9 @@ pytest.importorskip("torch")
 
 import outputs_programs as programs
 from output_laws import Run, everywhere, nodes_in_shared_spans, own_spans
-from outputs import NODE, Outputs, Span, ancestors_in_span, self_ns_by_backend
+from output_relations import ancestors_in_span, self_ns_by_backend
+from output_values import NODE, Span
+from outputs import Outputs
 from outputs_programs import Program
 
 pytestmark = pytest.mark.torch

@@ -10,7 +10,9 @@ pytest.importorskip("torch")
 
 import outputs_programs as programs
 from output_laws import TOLERANCE_NS, TOP, Run, everywhere, times
-from outputs import WAYS, Outputs, Span, ancestors_in_span, union_ns
+from output_relations import ancestors_in_span, union_ns
+from output_values import Span
+from outputs import WAYS, Outputs
 from outputs_programs import Program
 
 pytestmark = pytest.mark.torch

@@ -14,7 +14,9 @@ from output_laws import (
     shares_span,
     times,
 )
-from outputs import WAYS, ancestors, enclosing_slices, overlaps
+from output_relations import ancestors, enclosing_slices
+from output_values import overlaps
+from outputs import WAYS
 from outputs_programs import Program
 
 pytestmark = pytest.mark.torch

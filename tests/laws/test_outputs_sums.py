@@ -12,17 +12,10 @@ import pytest
 pytest.importorskip("torch")
 
 from output_laws import Run, everywhere, times
-from outputs import (
-    STEP_IN_CHROME,
-    UNNAMED_STEP,
-    WAYS,
-    Sums,
-    SumsByName,
-    overlaps,
-    shown_name,
-    sums_by_name,
-    union_ns,
-)
+from output_readers import shown_name, sums_by_name
+from output_relations import union_ns
+from output_values import STEP_IN_CHROME, UNNAMED_STEP, Sums, SumsByName, overlaps
+from outputs import WAYS
 from outputs_programs import Program
 
 pytestmark = pytest.mark.torch

@@ -188,7 +188,8 @@ def wall_time(
     if main in times:
         reported.append(times[main])
     elif block.thread_name:
-        reported.append(ThreadTime(_short(block.thread_name), "", length_ns, length_ns, []))
+        name = _short(block.thread_name)
+        reported.append(ThreadTime(name, "", wall_ns=length_ns, outside_ns=length_ns, steps=[]))
     own_work = _threads_with_own_work(batch, counted)
     for index, thread in times.items():
         if index != main and (thread.steps or (index in own_work and _is_busy(thread))):
@@ -285,10 +286,10 @@ def _thread_time(
     return ThreadTime(
         _short(track.name or thread_label(track)),
         thread_label(track),
-        length_ns,
-        outside_ns,
-        list(map(StepTime, names, step_lengths, step_outside, starts[1:].tolist())),
-        length_ns - int(in_any[0]),
+        wall_ns=length_ns,
+        outside_ns=outside_ns,
+        steps=list(map(StepTime, names, step_lengths, step_outside, starts[1:].tolist())),
+        between_steps_ns=length_ns - int(in_any[0]),
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from lib.command_line import number_given
+from lib.command_line import read_number, sized
 
 from otel_recfn import record_function
 from otel_recfn.callbacks.callback import RecordFunctionCallback
@@ -24,8 +24,8 @@ from otel_recfn.model.events import ALL_SCOPES_MASK, RecordScope
 from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 
-ROUNDS = 60
-RANGES = 5_000
+ROUNDS = sized(60, 1)
+RANGES = sized(5_000, 500)
 
 Setting = Callable[[], AbstractContextManager[Any]]
 Side = tuple[str, Callable[[], float]]
@@ -34,7 +34,7 @@ Side = tuple[str, Callable[[], float]]
 
 def main() -> None:
     """Measures all sides in turns and prints them."""
-    rounds = number_given(__doc__, "rounds", ROUNDS)
+    rounds = read_number(__doc__, "rounds", ROUNDS)
     report("a range in Python", fastest(list(range_sides()), rounds))
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lib.command_line import number_given
+from lib.command_line import read_number, sized
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
@@ -41,7 +41,8 @@ from otel_recfn.model.events import RecordScope, make_event_id
 from otel_recfn.sinks.chrome import trace_file as chrome_trace_file
 from otel_recfn.sinks.chrome import writer as chrome_writer
 
-ROUNDS = 5
+ROUNDS = sized(5, 1)
+OPERATORS = sized(50_000, 500)
 ROWS_PER_BATCH = 20_000
 
 
@@ -206,7 +207,7 @@ def report(title: str, rounds: list[dict[str, Cost]], events: int) -> None:
 
 def main() -> None:
     """Measures every side in turns and prints the medians."""
-    operators = number_given(__doc__, "operators", 50_000)
+    operators = read_number(__doc__, "operators", OPERATORS)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         profiled_training(operators).export_chrome_trace(str(place / "kineto.json"))

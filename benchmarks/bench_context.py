@@ -17,14 +17,18 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from lib.command_line import number_given
+from lib.command_line import read_number, sized
 from opentelemetry import context, trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from otel_recfn import OtelRecordFunctionInstrumentor, record_function, step
 
-ROUNDS = 40
-CALLS = {"attach + detach": 2_000, "get_current": 4_000, "SDK span": 300}
+ROUNDS = sized(40, 1)
+CALLS = {
+    "attach + detach": sized(2_000, 50),
+    "get_current": sized(4_000, 50),
+    "SDK span": sized(300, 50),
+}
 """How many calls a turn has."""
 BARE, OUTSIDE, RANGE, STEP = "bare", "outside", "in a range", "in a step"
 GOALS = {
@@ -96,7 +100,7 @@ def one_round(provider: TracerProvider, works: dict[str, Work], times: Times) ->
 
 def main() -> None:
     """Print a row for each function and place."""
-    rounds = number_given(__doc__, "rounds", ROUNDS)
+    rounds = read_number(__doc__, "rounds", ROUNDS)
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(Drop())
     works: dict[str, Work] = {

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lib.command_line import number_given
+from lib.command_line import read_number, sized
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
@@ -39,8 +39,9 @@ from otel_recfn.recording.recorder import recorder
 from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.sources.protocol import Wanted
 
-ROUNDS = 20
-STEPS = (16, 4, 1)
+ROUNDS = sized(20, 1)
+STEPS = sized((16, 4, 1), (1,))
+WARM_STEPS = sized(100, 1)
 OPERATORS = {RecordScope.FUNCTION, RecordScope.BACKWARD_FUNCTION}
 """What Kineto has too."""
 
@@ -52,10 +53,10 @@ readable.
 
 def main() -> None:
     """Every side once in each round."""
-    rounds = number_given(__doc__, "rounds", ROUNDS)
+    rounds = read_number(__doc__, "rounds", ROUNDS)
     torch.set_num_threads(1)
     training = Training()
-    train(training, 100)  # the first steps allocate what the others use again
+    train(training, WARM_STEPS)  # the first steps allocate what the others use again
     with ThreadPoolExecutor(1) as drains:
         sides: dict[str, Turn] = {
             "ours, drained": lambda steps: drained(training, steps, drains),

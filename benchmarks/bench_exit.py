@@ -1,7 +1,9 @@
 """How long the end of a program takes, with the official OTLP exporter and a backend that works, is
 down, or hangs.
 
-Each program works for some seconds and ends; what is told is the time from its last line to the end
+    python benchmarks/bench_exit.py [runs]
+
+Each program works for some seconds and ends; the table has the time from its last line to the end
 of its process. "no span" has ranges of ours alone, "one span" a span of the program's at its
 beginning, "spans" one every tenth of a second.
 """
@@ -18,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from lib.command_line import number_given
+from lib.command_line import read_number, sized
 
 PROGRAM = """
 import time
@@ -57,7 +59,10 @@ while time.monotonic() < by:
 print(time.time(), flush=True)
 """
 
-SPANS = ("no span", "one span", "spans")
+RUNS = sized(3, 1)
+SHORTEST_S = sized(1.0, 0.1)
+"""The seconds for which the shortest program works."""
+SPANS = sized(("no span", "one span", "spans"), ("spans",))
 NAMES = ("without us", "with us")
 Backend = Callable[[], AbstractContextManager[int]]
 
@@ -131,9 +136,10 @@ def ends(backend: Backend, lengths: list[float]) -> dict[tuple[str, str], list[f
 
 
 def main(runs: int) -> None:
-    lengths = [1.0 + 12.0 * number / max(1, runs - 1) for number in range(runs)]
+    lengths = [SHORTEST_S + 12.0 * number / max(1, runs - 1) for number in range(runs)]
     print(f"{'seconds to end, median (most)':38}{'without us':>16}{'with us':>16}{'beyond':>16}")
-    for backend in (works, is_down, hangs):
+    backends: tuple[Backend, ...] = (works, is_down, hangs)
+    for backend in sized(backends, (works,)):
         found = ends(backend, lengths)
         for spans in SPANS:
             without, ours = (found[spans, name] for name in NAMES)
@@ -141,14 +147,14 @@ def main(runs: int) -> None:
             beyond = f"{median:+.1f} ({max(ours) - max(without):+.1f})"
             print(
                 f"{backend.__name__ + ', ' + spans:38}"
-                f"{_told(without):>16}{_told(ours):>16}{beyond:>16}",
+                f"{_median_and_most(without):>16}{_median_and_most(ours):>16}{beyond:>16}",
                 flush=True,
             )
 
 
-def _told(seconds: list[float]) -> str:
+def _median_and_most(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.1f} ({max(seconds):.1f})"
 
 
 if __name__ == "__main__":
-    main(number_given(__doc__, "runs", 3))
+    main(read_number(__doc__, "runs", RUNS))

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lib.command_line import number_given
+from lib.command_line import read_number, sized
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
@@ -31,12 +31,12 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import ProviderResolver
 
-STEPS = 100
-STEPS_OF_SLOW_SIDES = 10
-ROUNDS = 7
-UNITS_OF_A_SERVICE = 250
+STEPS = sized(100, 1)
+SLOW_SIDES_STEPS = 10
+ROUNDS = sized(7, 1)
+SERVICE_UNITS = sized(250, 3)
 ROWS_PER_BATCH = 20_000
-MAX_BATCHES_BESIDE = 20
+MAX_BUSY_BATCHES = sized(20, 1)
 """Beside a busy thread, each wait for the GIL takes 5 ms."""
 
 
@@ -94,26 +94,26 @@ def report_stage(title: str, rows: Sequence[Row], sizes: Sequence[int]) -> None:
     for size in sizes:
         batches = batches_of(rows, size)
         cost = fastest_stage(batches, ROUNDS)
-        turns = turns_a_batch(batches[:MAX_BATCHES_BESIDE])
+        turns = turns_a_batch(batches[:MAX_BUSY_BATCHES])
         times = f"{cost.added:>15,.0f}{cost.decided:>16,.0f}{cost.in_all:>10,.0f}"
         print(f"of {size:<23,}{times}{turns:>13,.1f}")
 
 
 def main() -> None:
     """Measures every side in turns and prints the fastest of each."""
-    steps = number_given(__doc__, "steps", STEPS)
+    steps = read_number(__doc__, "steps", STEPS)
     rows = program(steps)
-    few = [row for row in rows if row.unit < STEPS_OF_SLOW_SIDES]
-    of_a_step = [row for row in rows if row.unit == 0]
+    few = [row for row in rows if row.unit < SLOW_SIDES_STEPS]
+    step_rows = [row for row in rows if row.unit == 0]
     print(
-        f"{len(rows):,} rows, {steps} steps of {len(of_a_step):,} ranges on {paths(of_a_step)}"
+        f"{len(rows):,} rows, {steps} steps of {len(step_rows):,} ranges on {paths(step_rows)}"
         " paths"
     )
     batch = batch_of(few)
     report_parts(rows, batch)
     report_stage("each step a unit", rows, (20_000, 3_000, 300))
-    service = small_units(UNITS_OF_A_SERVICE)
-    report_stage(f"{UNITS_OF_A_SERVICE} units of 60 to 1,100 ranges", service, (30_000, 3_000, 300))
+    service = small_units(SERVICE_UNITS)
+    report_stage(f"{SERVICE_UNITS} units of 60 to 1,100 ranges", service, (30_000, 3_000, 300))
 
 
 if __name__ == "__main__":

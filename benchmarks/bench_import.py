@@ -9,9 +9,9 @@ import statistics
 import subprocess
 import sys
 
-from lib.command_line import number_given
+from lib.command_line import read_number, sized
 
-ROUNDS = 15
+ROUNDS = sized(15, 1)
 BASE = "import opentelemetry.trace, opentelemetry.context"
 PROGRAM = "import time; start = time.perf_counter(); {}; print(time.perf_counter() - start)"
 STATEMENTS = {
@@ -30,7 +30,7 @@ def milliseconds(statement: str) -> float:
 
 def main() -> None:
     """Prints the median of each, all sides taken in turns."""
-    rounds = number_given(__doc__, "rounds", ROUNDS)
+    rounds = read_number(__doc__, "rounds", ROUNDS)
     taken = [
         {name: milliseconds(statement) for name, statement in STATEMENTS.items()}
         for _ in range(rounds)

@@ -12,15 +12,14 @@ makes Python values at each look.
 
 from __future__ import annotations
 
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from lib.command_line import numbers_given
+from lib.command_line import read_numbers, sized
+from lib.compilers import build_folder
 from lib.operator_loop import loaded_loop
 from torch._C._profiler import _ExperimentalConfig
 from torch.autograd import ProfilerConfig as TheirConfig
@@ -33,8 +32,8 @@ from otel_recfn.legacy import (
     enable_profiler_legacy,
 )
 
-ROUNDS = 20
-OPERATORS = 5_000
+ROUNDS = sized(20, 1)
+OPERATORS = sized(5_000, 100)
 EVENTS_PER_OPERATOR = 2
 Settings = tuple[bool, bool, bool]
 """Shapes, memory, stacks."""
@@ -65,10 +64,10 @@ class Side(NamedTuple):
 
 def main() -> None:
     """Measures both and prints them."""
-    rounds, operators = numbers_given(__doc__, rounds=ROUNDS, operators=OPERATORS)
+    rounds, operators = read_numbers(__doc__, rounds=ROUNDS, operators=OPERATORS)
     warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory() as folder:
-        loop = loaded_loop(Path(folder))
+    with build_folder() as folder:
+        loop = loaded_loop(folder)
         print(f"{'legacy profiler, ns per operator':<40}{'PyTorch':>10}{'ours':>10}{'ratio':>8}")
         for name, settings in SETTINGS.items():
             report(name, *compared(loop, settings, rounds, operators))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from lib.command_line import number_given
+from lib.command_line import read_number, sized
 from opentelemetry.sdk.metrics import Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
@@ -22,7 +22,9 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.columns import COLUMN_TYPES, Track
 from otel_recfn.sinks.metrics.sink import MetricsSink
 
-ROWS, NAMES, REPEATS = 20_000, 120, 7
+ROWS = sized(20_000, 1_000)
+NAMES = 120
+REPEATS = sized(7, 1)
 EXPONENTIAL = [View(instrument_type=Histogram, aggregation=ExponentialBucketHistogramAggregation())]
 
 
@@ -75,7 +77,7 @@ def recorded(repeats: int) -> float:
 
 def main() -> None:
     """Print the table."""
-    repeats = number_given(__doc__, "repeats", REPEATS)
+    repeats = read_number(__doc__, "repeats", REPEATS)
     record = recorded(repeats)
     print(f"Histogram.record, ns a value: {record:,.0f}")
     print(f"{'':<28}{'ours':>10}{'x ours':>12}{'a collection, ms':>18}")

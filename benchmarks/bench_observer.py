@@ -16,7 +16,6 @@ them, and drops are counted.
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import time
 import warnings
@@ -25,11 +24,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lib.command_line import number_given
+from lib.command_line import read_number, sized
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
+from lib.compilers import build_folder
 from lib.empty_range import compiled_empty_range
 from lib.no_export import NoExport
 from lib.operator_loop import empty_pair, loaded_loop
@@ -47,13 +47,13 @@ from otel_recfn.recording.types import DEFAULT_BUFFER_BYTES
 from otel_recfn.sinks.in_memory import InMemorySink
 from otel_recfn.sources.protocol import Wanted
 
-ROUNDS = 60
-OPERATORS = 20_000
-SUSTAINED_OPERATORS = 3_000_000
-SUSTAINED_ROUNDS = 3
-SLOW_OPERATORS = 500  # for sides that take microseconds or keep everything
-RANGES = 10_000
-SLOW_RANGES = 1_000
+ROUNDS = sized(60, 1)
+OPERATORS = sized(20_000, 500)
+SUSTAINED_OPERATORS = sized(3_000_000, 5_000)
+SUSTAINED_ROUNDS = sized(3, 1)
+SLOW_OPERATORS = sized(500, 50)  # for sides that take microseconds or keep everything
+RANGES = sized(10_000, 500)
+SLOW_RANGES = sized(1_000, 50)
 
 Side = tuple[str, Callable[[], float]]
 """A name, and a turn: nanoseconds per operator or range."""
@@ -61,13 +61,13 @@ Side = tuple[str, Callable[[], float]]
 
 def main() -> None:
     """Measures all sides in turns and prints them."""
-    rounds = number_given(__doc__, "rounds", ROUNDS)
+    rounds = read_number(__doc__, "rounds", ROUNDS)
     warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory() as folder:
-        loop = loaded_loop(Path(folder))
-        report_operators(fastest(list(operator_sides(loop, Path(folder))), rounds))
-        report_sustained(loop, Path(folder))
-        report_ranges(fastest(list(range_sides(Path(folder))), rounds))
+    with build_folder() as folder:
+        loop = loaded_loop(folder)
+        report_operators(fastest(list(operator_sides(loop, folder)), rounds))
+        report_sustained(loop, folder)
+        report_ranges(fastest(list(range_sides(folder)), rounds))
     report_bytes()
 
 

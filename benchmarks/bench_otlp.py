@@ -11,7 +11,6 @@ python benchmarks/bench_otlp.py [--spans N] [--seconds S]
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import statistics
 import sys
@@ -25,18 +24,21 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench_spans import sample_batch
+from lib.command_line import make_parser, sized
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.batches.stage import Stage
 from otel_recfn.sinks.otlp import encoding
-from otel_recfn.sinks.otlp.encoding import OtlpMapper, encoded
+from otel_recfn.sinks.otlp.encoding import OtlpMapper, as_encoded
 from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.span_target import SpanTarget
 
-TURN_S = 0.1
+SPANS = sized(8_000, 100)
+SECONDS = sized(2.0, 0.01)
+TURN_S = sized(0.1, 0.01)
 PROGRESS_TURNS = 10
 """Measuring progress takes so many times longer than one of the other measurements."""
 
@@ -54,7 +56,7 @@ def best_ns(
     """The shortest of the runs that fit into the time."""
     best = float("inf")
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while best == float("inf") or time.monotonic() < end:
         start = clock()
         work()
         best = min(best, clock() - start)
@@ -79,30 +81,31 @@ class Counting(threading.Thread):
         self.join()
 
 
-def progress(counting: Counting, beside: Callable[[], object], seconds: float) -> float:
+def progress(counting: Counting, work_meanwhile: Callable[[], object], seconds: float) -> float:
     """How far a Python thread comes in a second while another one works at one thing."""
     began = time.monotonic()
     count = counting.count
     while time.monotonic() < began + seconds:
-        beside()
+        work_meanwhile()
     return (counting.count - count) / (time.monotonic() - began)
 
 
-def kept_progress(work: Callable[[], object], seconds: float) -> list[float]:
+def progress_shares(work: Callable[[], object], seconds: float) -> list[float]:
     """The shares of its progress that a Python thread keeps, one of each pair of turns."""
     block = bytes(1 << 20)
     counting = Counting()
     counting.start()
     end = time.monotonic() + seconds
     shares = list[float]()
-    while time.monotonic() < end:
+    while len(shares) < 2 or time.monotonic() < end:
         alone = progress(counting, lambda: hashlib.sha256(block), TURN_S)
-        shares.append(progress(counting, work, TURN_S) / alone)
+        if alone:  # on a busy machine it may get no turn
+            shares.append(progress(counting, work, TURN_S) / alone)
     counting.end()
     return shares
 
 
-def held_us(mapper: OtlpMapper, plan: SpanPlan, seconds: float) -> float:
+def gil_us(mapper: OtlpMapper, plan: SpanPlan, seconds: float) -> float:
     """Processor time with the GIL for a batch: that of the Python around the encoder, and of its
     reading of the columns.
 
@@ -126,9 +129,9 @@ def held_us(mapper: OtlpMapper, plan: SpanPlan, seconds: float) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--spans", type=int, default=8_000)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser = make_parser(__doc__)
+    parser.add_argument("--spans", type=int, default=SPANS)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement")
     options = parser.parse_args()
     plan = sample_plan(options.spans)
     target = ProviderResolver(TracerProvider(shutdown_on_exit=False)).resolve()
@@ -139,7 +142,10 @@ def main() -> None:
     made = theirs.spans(plan)
     ways: dict[str, tuple[Callable[[], object], int]] = {
         "ours, from columns": (lambda: ours.spans(plan), len(ours.spans(plan).data)),
-        "ours, from SDK spans": (lambda: encoded(theirs.spans(plan)), len(encoded(made).data)),
+        "ours, from SDK spans": (
+            lambda: as_encoded(theirs.spans(plan)),
+            len(as_encoded(made).data),
+        ),
         "SDK spans alone": (lambda: theirs.spans(plan), 0),
         "encode_spans of them": (
             lambda: encode_spans(made).SerializeToString(),
@@ -159,11 +165,11 @@ def main() -> None:
         " making and encoding spans"
     )
     print(
-        f"the GIL is held for {held_us(ours, plan, options.seconds):.0f} us of a batch of {count:,}"
+        f"the GIL is held for {gil_us(ours, plan, options.seconds):.0f} us of a batch of {count:,}"
         " spans"
     )
     for name in ("ours, from columns", "encode_spans of them"):
-        shares = kept_progress(ways[name][0], PROGRESS_TURNS * options.seconds)
+        shares = progress_shares(ways[name][0], PROGRESS_TURNS * options.seconds)
         low, median, high = statistics.quantiles(shares, n=4)
         print(
             f"a Python thread beside {name}: {median:.1%} of its progress beside work without"

@@ -21,21 +21,20 @@ import cProfile
 import importlib.util
 import re
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
-from lib.command_line import number_given
+from lib.command_line import read_number, sized
+from lib.compilers import build_folder
 from lib.empty_profile import compiled, monitored, profiled, profiled_by_clock
 
 from otel_recfn import profile
 
-ROUNDS = 100
-CALLS = 5_000
+ROUNDS = sized(100, 1)
+CALLS = sized(5_000, 100)
 BYTES_PER_CALL = 32  # a begin and an end in the thread's ring (native/core/record.hpp)
 
 
@@ -108,8 +107,8 @@ def turn(
 
 
 def main(rounds: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        floor = compiled(Path(folder))
+    with build_folder() as folder:
+        floor = compiled(folder)
         sides: dict[str, Callable[[], AbstractContextManager[Any]]] = {
             "nothing": nullcontext,
             "empty C profile function": lambda: profiled(floor),
@@ -155,4 +154,4 @@ def main(rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(number_given(__doc__, "rounds", ROUNDS))
+    main(read_number(__doc__, "rounds", ROUNDS))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lib.command_line import number_given
+from lib.command_line import read_number, sized
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
@@ -23,9 +23,9 @@ from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import RecordScope, make_event_id
 from otel_recfn.sinks.spans.sink import SpansSink
 
-ROWS = 8_000
+ROWS = sized(8_000, 160)
 FAN_OUT = 8
-REPEATS = 7
+REPEATS = sized(7, 1)
 
 
 class Discard(SpanProcessor):
@@ -92,7 +92,7 @@ def best_ns(work: Callable[[Batch], None], batch: Batch, repeats: int) -> float:
 
 
 def main() -> None:
-    repeats = number_given(__doc__, "repeats", REPEATS)
+    repeats = read_number(__doc__, "repeats", REPEATS)
     batch = sample_batch()
     mine = best_ns(ours, batch, repeats)
     sdk = best_ns(live_sdk_spans, batch, repeats)

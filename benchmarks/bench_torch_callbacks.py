@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from lib.command_line import number_given
+from lib.command_line import read_number, sized
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
@@ -25,8 +25,8 @@ import torch
 from otel_recfn import RecordScope
 from otel_recfn.observing import RecordFunctionCallback, add_global_callback, remove_callback
 
-ROUNDS = 60
-OPERATORS = 5_000
+ROUNDS = sized(60, 1)
+OPERATORS = sized(5_000, 100)
 
 Setting = Callable[[], AbstractContextManager[Any]]
 
@@ -35,7 +35,7 @@ def main() -> None:
     """Measures all sides in turns and prints them; the first alone, since the library stays once
     it is loaded.
     """
-    rounds = number_given(__doc__, "rounds", ROUNDS)
+    rounds = read_number(__doc__, "rounds", ROUNDS)
     first = "no callback, library not loaded"
     best = fastest({first: nullcontext}, rounds) | fastest(dict(sides()), rounds)
     for name, nanoseconds in best.items():

@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,12 +24,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lib.command_line import number_given
+from lib.command_line import read_number, sized
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import torch
+from lib.compilers import build_folder
 from lib.no_export import NoExport
 from lib.operator_loop import empty_pair, loaded_loop
 from lib.otlp_discarding import server
@@ -44,9 +44,10 @@ from torch.profiler import ProfilerActivity, profile
 from helpers.torch_programs import Training
 from otel_recfn import OtelRecordFunctionInstrumentor, RecordScope
 
-ROUNDS = 5
-SECONDS, WARM_SECONDS = 1.0, 0.5
-LONG_SECONDS = 12.0
+ROUNDS = sized(5, 1)
+SECONDS = sized(1.0, 0.0)
+WARM_SECONDS = sized(0.5, 0.0)
+LONG_SECONDS = sized(12.0, 0.0)
 NONE, UNSAMPLED, OTLP, OTLP_MODULES = (
     "not instrumented",
     "ours, unsampled spans",
@@ -63,12 +64,12 @@ Turns = dict[str, list[list[float]]]
 
 def main() -> None:
     """Every side once in each round."""
-    rounds = number_given(__doc__, "rounds", ROUNDS)
+    rounds = read_number(__doc__, "rounds", ROUNDS)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder, server() as endpoint:
-        loop = loaded_loop(Path(folder))
-        sides = observers(loop, Path(folder), endpoint)
+    with build_folder() as folder, server() as endpoint:
+        loop = loaded_loop(folder)
+        sides = observers(loop, folder, endpoint)
         training = Training()
         operators = operators_of(training)
         report(in_turns(training, sides, rounds, WARM_SECONDS, SECONDS), operators)
@@ -140,16 +141,17 @@ def instrumented(
 
 
 def steps(training: Training, seconds: float, tracer: Any) -> list[float]:
-    """Milliseconds of each step, in a span where there is a tracer."""
-    around = (
+    """Milliseconds of each step, at least of one, in a span if there is a tracer."""
+    span_of_step = (
         partial(tracer.start_as_current_span, "step")
         if isinstance(tracer, trace.Tracer)
         else nullcontext
     )
-    taken = []
+    taken = list[float]()
     end = time.perf_counter() + seconds
-    while (began := time.perf_counter()) < end:
-        with around():
+    while not taken or time.perf_counter() < end:
+        began = time.perf_counter()
+        with span_of_step():
             training.step()
         taken.append((time.perf_counter() - began) * 1e3)
     return taken
@@ -163,7 +165,7 @@ def operators_of(training: Training) -> int:
 
 def report(turns: Turns, operators: int) -> None:
     steps_ms = {
-        name: [step for turn in of_side for step in turn] for name, of_side in turns.items()
+        name: [step for turn in side_turns for step in turn] for name, side_turns in turns.items()
     }
     base = statistics.median(steps_ms[NONE])
     base_mean = statistics.fmean(steps_ms[NONE])
@@ -176,10 +178,10 @@ def report(turns: Turns, operators: int) -> None:
         step = statistics.median(taken)
         mean = statistics.fmean(taken)
         ns = (step - base) / operators * 1e6
-        beside = by_rounds(turns[name], turns[UNSAMPLED])
+        to_unsampled = by_rounds(turns[name], turns[UNSAMPLED])
         medians = f"{step:>8.3f}{step / base:>8.3f}{ns:>13,.0f}"
         means = f"{mean:>8.3f}{mean / base_mean:>8.3f}"
-        print(f"{name:<30}{medians}{means}{beside:>13.3f}{len(taken):>8,}")
+        print(f"{name:<30}{medians}{means}{to_unsampled:>13.3f}{len(taken):>8,}")
 
 
 def by_rounds(side: list[list[float]], other: list[list[float]]) -> float:

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lib.command_line import number_given
+from lib.command_line import read_number, sized
 
 from otel_recfn import profile
 from otel_recfn.codegen.modules import WrapperRequest, generate, write
 from otel_recfn.observing import RecordFunctionCallback, add_global_callback, remove_callback
 from otel_recfn.tracing.graph import Tracer, tracing_into
 
-ROUNDS = 100
-CALLS = 2_000
+ROUNDS = sized(100, 1)
+CALLS = sized(2_000, 100)
 LIMIT_NS = 250
 """A wrapper may add so much where nobody observes."""
 SCHEMAS = """
@@ -48,28 +48,30 @@ def nothing(_self: Any, other: Any) -> Any:
 def main() -> None:
     """Measure and print."""
     torch.set_num_threads(1)
-    rounds = number_given(__doc__, "rounds", ROUNDS)
+    rounds = read_number(__doc__, "rounds", ROUNDS)
     with tempfile.TemporaryDirectory() as folder:
         sys.path.insert(0, folder)
-        of_torch = wrappers(Path(folder), "of_torch", SCHEMAS, "")
-        of_python = wrappers(Path(folder), "of_python", IN_PYTHON, f"{__name__}:BY_NAME")
+        torch_wrappers = wrappers(Path(folder), "torch_wrappers", SCHEMAS, "")
+        python_wrappers = wrappers(
+            Path(folder), "python_wrappers", IN_PYTHON, f"{__name__}:BY_NAME"
+        )
     x = torch.rand(4)
     aten = torch.ops.aten
     matrix = torch.rand(4, 4)
     pairs: dict[
         str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
     ] = {
-        "relu": (aten.relu.default, of_torch.relu, (x,), {}),
-        "add": (aten.add.Tensor, of_torch.add_Tensor, (x, x), {}),
-        "add with alpha": (aten.add.Tensor, of_torch.add_Tensor, (x, x), {"alpha": 2}),
-        "sum": (aten.sum.dim_IntList, of_torch.sum_dim_IntList, (x, [0]), {}),
-        "add into out": (aten.add.out, of_torch.add_out, (x, x), {"out": x}),
-        "addmm": (aten.addmm.default, of_torch.addmm, (matrix, matrix, matrix), {}),
-        "of Python": (nothing, of_python.nothing, (x, x), {}),
+        "relu": (aten.relu.default, torch_wrappers.relu, (x,), {}),
+        "add": (aten.add.Tensor, torch_wrappers.add_Tensor, (x, x), {}),
+        "add with alpha": (aten.add.Tensor, torch_wrappers.add_Tensor, (x, x), {"alpha": 2}),
+        "sum": (aten.sum.dim_IntList, torch_wrappers.sum_dim_IntList, (x, [0]), {}),
+        "add into out": (aten.add.out, torch_wrappers.add_out, (x, x), {"out": x}),
+        "addmm": (aten.addmm.default, torch_wrappers.addmm, (matrix, matrix, matrix), {}),
+        "of Python": (nothing, python_wrappers.nothing, (x, x), {}),
     }
     print(f"{'nobody observes':<18}{'direct ns':>10}{'wrapper ns':>12}{'adds ns':>9}{'ratio':>7}")
     added = [idle(name, *pair, rounds=rounds) for name, pair in pairs.items()]
-    observed(of_python.nothing, x, rounds)
+    observed(python_wrappers.nothing, x, rounds)
     print(
         f"\nthe most that one adds where nobody observes: {max(added):.0f} ns; it may be {LIMIT_NS}"
     )

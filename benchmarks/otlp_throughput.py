@@ -25,6 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from lib.command_line import make_parser, sized
 from lib.otlp_counting import server
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -83,16 +84,18 @@ def operators() -> Callable[[], int]:
     return burst
 
 
-def run(burst: Callable[[], int], seconds: float, rate: float, tell_s: float) -> tuple[int, float]:
+def run(
+    burst: Callable[[], int], seconds: float, rate: float, report_s: float
+) -> tuple[int, float]:
     """How many were made, in how many seconds."""
     made = 0
     began = time.monotonic()
-    told = 0.0
+    reported_s = 0.0
     tracer = trace.get_tracer("program")
     with tracer.start_as_current_span("program"):
         while (passed := time.monotonic() - began) < seconds:
-            if passed > told + tell_s:
-                told = passed
+            if passed > reported_s + report_s:
+                reported_s = passed
                 print(
                     f"    after {passed:5.0f} s: {made:,} ranges, RSS {rss_mib()} MiB", flush=True
                 )
@@ -161,16 +164,16 @@ def measure(options: argparse.Namespace) -> None:
         f" {max_mib()} MiB at most"
     )
     if arrived is not None:
-        tell_of_arrivals(*arrived, total, total - took if flushed else None, counters)
+        print_arrivals(*arrived, total, total - took if flushed else None, counters)
     if options.shares:
-        tell_of_threads(
+        print_thread_shares(
             {name: seconds - before.get(name, 0.0) for name, seconds in threads.items()},
             total,
             made,
         )
 
 
-def tell_of_arrivals(
+def print_arrivals(
     spans: int, size: int, total: float, left_s: float | None, counters: Mapping[str, int]
 ) -> None:
     """What the server got."""
@@ -184,7 +187,7 @@ def tell_of_arrivals(
     print(f"    arrived {spans:,} spans: {rate}, {after}; lost: {lost or 0}")
 
 
-def tell_of_threads(seconds: Mapping[str, float], total: float, made: int) -> None:
+def print_thread_shares(seconds: Mapping[str, float], total: float, made: int) -> None:
     """What each took of a core."""
     for name, own in sorted(seconds.items(), key=lambda each: -each[1]):
         if own:
@@ -201,10 +204,8 @@ def max_mib() -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser = make_parser(__doc__)
+    parser.add_argument("--seconds", type=float, default=sized(5.0, 0.05))
     parser.add_argument("--rate", type=float, default=float("inf"), help="ranges a second, at most")
     parser.add_argument(
         "--operators", action="store_true", help="operators of PyTorch in place of ranges"

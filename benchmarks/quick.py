@@ -2,11 +2,14 @@
 and its goal.
 
     make bench-quick
+    python benchmarks/quick.py [--tiny]
 
 Each side of a row runs in processes of its own, by turns with the others, since what an earlier
 ``instrument()`` left behind would count, too; a row shows the medians of the processes. Each
 process prints the shortest of many short runs, in which nothing else had the core; but of what our
 thread takes part in, the average, as the program waits for it, too.
+
+With ``--tiny`` all sides but the first run in one process.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -27,11 +29,14 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-ROUNDS = 3
-SECONDS = 0.7
+from lib.command_line import IS_TINY, make_parser, sized
+from lib.compilers import FOLDER, build_folder
+
+ROUNDS = sized(3, 1)
+SECONDS = sized(0.7, 0.0)
 """How long a side runs in each of its processes, after half of that for warming up."""
-CYCLES = 5
-"""How often a program has switched the instrumentation on and off that measures it again."""
+CYCLES = sized(5, 1)
+"""The times that a program has switched the instrumentation on and off before it measures it."""
 LAYERS = 40
 BARE, OURS, IN_RANGE, INSIDE, OUTSIDE, PAIR, AGAIN = (
     "bare",
@@ -74,9 +79,7 @@ ROWS = [
 
 def main() -> None:
     """The page; with two arguments, one side of one program, in this process."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("program", nargs="?", choices=PROGRAMS, help=argparse.SUPPRESS)
     parser.add_argument("side", nargs="?", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -94,26 +97,32 @@ def measured() -> dict[tuple[str, str], float]:
         for side in (row.bare, row.ours)
     )
     found: dict[tuple[str, str], list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "BENCH_FOLDER": folder, "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    with build_folder() as folder:
+        os.environ.update({FOLDER: str(folder), "TORCH_CPP_LOG_LEVEL": "ERROR"})
         for _ in range(ROUNDS):
             for program, side in runs:
-                for name, result in run_alone(program, side, environment).items():
+                run = run_here if IS_TINY and found else run_alone
+                for name, result in run(program, side).items():
                     found.setdefault((name, side), []).append(result)
     return {side: statistics.median(results) for side, results in found.items()}
 
 
-def run_alone(program: str, side: str, environment: dict[str, str]) -> dict[str, float]:
+def run_alone(program: str, side: str) -> dict[str, float]:
     """The results of one side of a program, in a process of its own."""
-    command = [sys.executable, __file__, program, side]
-    ran = subprocess.run(
-        command,
-        env=environment,
-        check=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    command = [sys.executable, __file__, program, side, *sized([], ["--tiny"])]
+    ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     results: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])
+    return results
+
+
+def run_here(program: str, side: str) -> dict[str, float]:
+    """The same in this process."""
+    from otel_recfn import OtelRecordFunctionInstrumentor
+
+    results = PROGRAMS[program](side)
+    instrumentor = OtelRecordFunctionInstrumentor()
+    if instrumentor.is_instrumented_by_opentelemetry:
+        instrumentor.uninstrument()
     return results
 
 
@@ -137,7 +146,7 @@ def shortest_ns(
         work()
     shortest = float("inf")
     until = time.monotonic() + SECONDS
-    while time.monotonic() < until:
+    while shortest == float("inf") or time.monotonic() < until:
         before()
         began = time.perf_counter_ns()
         for _ in range(times):
@@ -153,13 +162,13 @@ def average_ns(work: Callable[[], object]) -> float:
         work()
     calls = 0
     began = time.perf_counter_ns()
-    while time.perf_counter_ns() - began < 2 * SECONDS * 1e9:
+    while not calls or time.perf_counter_ns() - began < 2 * SECONDS * 1e9:
         work()
         calls += 1
     return (time.perf_counter_ns() - began) / calls
 
 
-def provider_of(*, sampled: bool = True) -> Any:
+def make_provider(*, sampled: bool = True) -> Any:
     """A tracer provider whose spans go nowhere."""
     from lib.no_export import NoExport
     from opentelemetry.sdk.trace import TracerProvider
@@ -184,7 +193,7 @@ def with_us(side: str, provider: Any) -> AbstractContextManager[object]:
 def attach(side: str) -> dict[str, float]:
     from opentelemetry import context, trace
 
-    provider = provider_of()
+    provider = make_provider()
     span = trace.set_span_in_context(provider.get_tracer("bench").start_span("span"))
     with with_us(side, provider):
         return {"attach": shortest_ns(lambda: context.detach(context.attach(span)), 2000)}
@@ -193,12 +202,12 @@ def attach(side: str) -> dict[str, float]:
 def get_current(side: str) -> dict[str, float]:
     from opentelemetry import context
 
-    with with_us(side, provider_of()):
+    with with_us(side, make_provider()):
         return {"get_current": shortest_ns(context.get_current, 5000)}
 
 
 def span(side: str) -> dict[str, float]:
-    provider = provider_of()
+    provider = make_provider()
     tracer = provider.get_tracer("bench")
 
     def work() -> None:
@@ -213,7 +222,7 @@ def range_in_python(side: str) -> dict[str, float]:
     from lib.empty_range import compiled_empty_range
 
     if side == BARE:
-        made = compiled_empty_range(Path(os.environ["BENCH_FOLDER"]))
+        made = compiled_empty_range(Path(os.environ[FOLDER]))
 
         def work() -> None:
             with made():
@@ -226,7 +235,7 @@ def range_in_python(side: str) -> dict[str, float]:
         with record_function("range"):
             pass
 
-    provider = provider_of()
+    provider = make_provider()
     with with_us(side, provider), provider.get_tracer("bench").start_as_current_span("request"):
         # Without it the buffer would be full: a range that is dropped costs half.
         flush = OtelRecordFunctionInstrumentor().flush
@@ -242,8 +251,8 @@ def around(side: str) -> AbstractContextManager[object]:
     if side == PAIR:
         from lib.operator_loop import empty_pair, loaded_loop
 
-        return empty_pair(loaded_loop(Path(os.environ["BENCH_FOLDER"])), ids=True)
-    provider = provider_of(sampled=side in (INSIDE, OUTSIDE))
+        return empty_pair(loaded_loop(Path(os.environ[FOLDER])), ids=True)
+    provider = make_provider(sampled=side in (INSIDE, OUTSIDE))
     instrumentor = OtelRecordFunctionInstrumentor()
     for _ in range(CYCLES if side == AGAIN else 0):
         instrumentor.instrument(tracer_provider=provider)
@@ -291,7 +300,8 @@ def layers(side: str) -> dict[str, float]:
         if side in (INSIDE, OUTSIDE):
             [drains] = [one for one in threading.enumerate() if one.name == "otel-recfn drain"]
             clock = time.pthread_getcpuclockid(drains.ident or 0)
-            rows = OtelRecordFunctionInstrumentor().counters()["recorded"]
+            # In a short time there may be no drain.
+            rows = max(1, OtelRecordFunctionInstrumentor().counters()["recorded"])
             results["drain"] = time.clock_gettime_ns(clock) / rows
     return results
 

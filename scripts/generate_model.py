@@ -22,8 +22,8 @@ if __name__ == "__main__":
 from otel_recfn.model.columns import BY_SIZE, COLUMNS, Column  # noqa: E402
 from otel_recfn.model.events import (  # noqa: E402
     LONGEST_TRACE_NS,
+    MAX_TRACE_RANGES,
     MIN_WAIT_NS,
-    MOST_RANGES_OF_TRACE,
     NODES_PREFIX,
     OPTIMIZER,
     OPTIMIZER_STEP,
@@ -138,7 +138,7 @@ constexpr const char* kOptimizerStep = {_text(OPTIMIZER_STEP)};
 constexpr const char* kProfilerStep = {_text(PROFILER_STEP)};
 
 // Limits of traces that we start (stage/own_traces.hpp).
-constexpr uint32_t kMostRangesOfTrace = {MOST_RANGES_OF_TRACE};
+constexpr uint32_t kMaxTraceRanges = {MAX_TRACE_RANGES};
 constexpr int64_t kLongestTraceNs = {LONGEST_TRACE_NS};
 
 // A shorter time of waiting isn't reported.

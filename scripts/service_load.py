@@ -201,16 +201,16 @@ def faults(arrived: Arrived, options: argparse.Namespace) -> list[str]:
     for request in arrived.requests.values():
         slow = request.number % options.slow_every == options.slow_every - 1
         request.count_parts()
-        told = (
+        summary = (
             f"request {request.number}: {dict(request.kept)} spans of ranges, {request.folded}"
             " folded"
         )
         if request.orphans():
-            found.setdefault("orphans", f"{told}; {request.orphans()} parents are missing")
+            found.setdefault("orphans", f"{summary}; {request.orphans()} parents are missing")
         if len(request.ranges) + request.folded != PART * len(PARTS):
-            found.setdefault("ranges", f"{told}; it recorded {PART * len(PARTS)}")
+            found.setdefault("ranges", f"{summary}; it recorded {PART * len(PARTS)}")
         if slow and not request.kept["thread"]:
-            found.setdefault("slow", f"{told}; it was slow")
+            found.setdefault("slow", f"{summary}; it was slow")
     above = ordinary_above(arrived.requests.values())
     if above > 2 * DETAILED + options.requests * UNUSUAL_BY_CHANCE:
         found["ordinary"] = (

@@ -56,7 +56,7 @@ def main() -> None:
 
     found: Counter[tuple[str, int, int]] = Counter()
     with OtlpServer("http") as server:
-        told = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": server.endpoint, "TRACEPARENT": LAUNCHER}
+        variables = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": server.endpoint, "TRACEPARENT": LAUNCHER}
         command = [
             sys.executable,
             "-m",
@@ -66,7 +66,7 @@ def main() -> None:
             __file__,
             "rank",
         ]
-        subprocess.run(command, env={**os.environ, **told}, check=True)
+        subprocess.run(command, env={**os.environ, **variables}, check=True)
         resources = server.resource_spans
     traces = set()
     for one in resources:

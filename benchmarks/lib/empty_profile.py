@@ -7,7 +7,6 @@ Compiled on the spot.
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 import sysconfig
 import threading
@@ -15,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from lib.compilers import compile_with
 
 SOURCE = """
 #define PY_SSIZE_T_CLEAN
@@ -86,15 +87,12 @@ WITH_CALL = ("C_RETURN", "C_RAISE")
 
 
 def compiled(folder: Path) -> Any:
-    """The module ``floor``, made in that folder."""
+    """The module ``floor``, compiled once in that folder."""
     source = folder / "floor.cpp"
     library = folder / "floor.so"
-    source.write_text(SOURCE)
-    include = sysconfig.get_paths()["include"]
-    subprocess.run(
-        ["c++", "-O2", "-shared", "-fPIC", "-I", include, str(source), "-o", str(library)],
-        check=True,
-    )
+    if not library.exists():
+        source.write_text(SOURCE)
+        compile_with([f"-I{sysconfig.get_path('include')}", str(source), "-o", str(library)])
     spec = importlib.util.spec_from_file_location("floor", library)
     assert spec is not None
     assert spec.loader is not None

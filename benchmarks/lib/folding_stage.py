@@ -28,7 +28,8 @@ from otel_recfn.model.columns import COLUMN_TYPES, COLUMNS
 from otel_recfn.model.events import NODES_PREFIX, ORDINAL_BITS, RecordScope
 from otel_recfn.sinks.spans.budgets import Volume
 from otel_recfn.sinks.spans.folding import Folding
-from otel_recfn.sinks.spans.process_context import ProcessContext, ProgramSpans
+from otel_recfn.sinks.spans.process_context import ProcessContext
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.request_batches import RequestBatches
 from otel_recfn.sinks.spans.step_traces import StepTraces
 
@@ -89,9 +90,9 @@ def batches_of(rows: Sequence[Row], size: int) -> list[Batch]:
 
 def _scopes(rows: Sequence[Row]) -> list[RecordScope]:
     """Backward nodes are what lies directly in the ranges that autograd runs them in."""
-    around = {row.event_id for row in rows if row.name.startswith(NODES_PREFIX)}
+    enclosing = {row.event_id for row in rows if row.name.startswith(NODES_PREFIX)}
     return [
-        RecordScope.BACKWARD_FUNCTION if row.parent in around else RecordScope.FUNCTION
+        RecordScope.BACKWARD_FUNCTION if row.parent in enclosing else RecordScope.FUNCTION
         for row in rows
     ]
 
@@ -170,7 +171,7 @@ class Stage:
                     resource=RESOURCE,
                     start_time=int(batch.start_ns.min()),
                 )
-                self._spans.saw(one.trace_id, one.span_id, span)
+                self._spans.note_parent_span(one.trace_id, one.span_id, span)
                 span.ended_ns = last_ns[one] - 1
 
     def _timed(self, step: int, work: Any) -> Any:

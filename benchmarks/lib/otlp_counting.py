@@ -38,8 +38,8 @@ class Counting:
 
     def end(self) -> tuple[int, int]:
         """Spans and bytes that arrived."""
-        told, _ = self._process.communicate()
-        spans, size = told.split()
+        output, _ = self._process.communicate()
+        spans, size = output.split()
         return int(spans), int(size)
 
 
@@ -140,11 +140,11 @@ def main() -> None:
     port = int(sys.argv[2])
     print({"http": serve_http, "grpc": serve_grpc}[over](port), flush=True)
     for _ in sys.stdin:
-        tell()
-    tell()
+        print_counts()
+    print_counts()
 
 
-def tell() -> None:
+def print_counts() -> None:
     """Spans and bytes."""
     print(sum([spans for spans, _ in COUNTS]), sum([size for _, size in COUNTS]), flush=True)
 

@@ -1,6 +1,7 @@
 // What bench_observer.py times: operators that do next to nothing, and the cheapest observer there
 // can be, a pair of empty callbacks.
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
 
 #include <chrono>

@@ -29,7 +29,7 @@ def op(name: str, *below: Tree) -> Tree:
 def step() -> Tree:
     """The ranges of a training step in the main thread; what lies in `backward` runs in another."""
     blocks = [block(f"layers.{number}") for number in range(BLOCKS)]
-    backward = [backward_of_block() for _ in range(BLOCKS)]
+    backward = [block_backward() for _ in range(BLOCKS)]
     below = [nodes for each in backward for nodes in each]
     optimizer = [
         op("aten::_foreach_lerp_"),
@@ -93,10 +93,10 @@ def loss() -> Tree:
     )
 
 
-def backward_of_block() -> list[Tree]:
+def block_backward() -> list[Tree]:
     """Linear layers' and some others', with the gradients that they add up."""
-    of_linear = [
-        of_node(
+    linear_nodes = [
+        node_tree(
             "AddmmBackward0",
             transposed(),
             op("aten::mm"),
@@ -113,17 +113,17 @@ def backward_of_block() -> list[Tree]:
         "AddBackward0",
         "ViewBackward0",
     )
-    small = [of_node(name, op(f"aten::{name.lower()}", op("aten::empty"))) for name in others]
-    return [*of_linear * 6, *small, *small]
+    small = [node_tree(name, op(f"aten::{name.lower()}", op("aten::empty"))) for name in others]
+    return [*linear_nodes * 6, *small, *small]
 
 
-def of_node(name: str, *below: Tree) -> Tree:
+def node_tree(name: str, *below: Tree) -> Tree:
     return op(NODES_PREFIX + name, op(name, *below))
 
 
 def gradient() -> Tree:
     node = "torch::autograd::AccumulateGrad"
-    return of_node(node, op("aten::detach", op("detach")), op("aten::add_"))
+    return node_tree(node, op("aten::detach", op("detach")), op("aten::add_"))
 
 
 class Row(NamedTuple):

@@ -379,7 +379,7 @@ class TaskEntry:
     """The attached context, and the one with the range as a span that the program sees meanwhile;
     None at first, and again when the range has ended.
     """
-    def show(self, by: int, attached: object, exposed: object, /) -> bool:
+    def expose(self, by: int, attached: object, exposed: object, /) -> bool:
         """Keep what the program sees while a context is attached, as ``by`` has decided; False if
         the range is over.
         """
@@ -508,7 +508,7 @@ def trace_of(
     range isn't known, or lies directly in nothing but traced Python calls.
     """
 
-def give_up() -> None: ...
+def discard_unread() -> None: ...
 def count_discarded(rows: int, /) -> None: ...
 def wait(seconds: float, /) -> None: ...
 def wake() -> None: ...
@@ -583,13 +583,13 @@ def context_attached(token: object, /) -> None:
     """Note that the calling task attached a context with the same current span as before."""
 
 def span_detached(token: object, /) -> None: ...
-def show_step(span: object, attached: object, exposed: object, /) -> TaskEntry:
+def expose_step(span: object, attached: object, exposed: object, /) -> TaskEntry:
     """Put the calling task into a step's span: while ``attached`` is attached, the other context
     is current in its place.
     """
 
 def end_step(entry: TaskEntry, /) -> None:
-    """End the span that ``show_step`` has shown, in every task that is in it."""
+    """End the span that ``expose_step`` has shown, in every task that is in it."""
 
 def current_in_step(attached: Context, /) -> Context:
     """The current context in the calling task where one is attached, but for ranges: that, or the
@@ -615,12 +615,12 @@ class ContextFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     original: Callable[..., Any]
-    shown_by: int
-    """Of ``get_current``: who shows ranges, as ``TaskEntry.show`` has it; 0: nobody."""
+    exposed_by: int
+    """Of ``get_current``: who exposes ranges, as ``TaskEntry.expose`` has it; 0: nobody."""
     active: bool
     """Whether it does more than pass calls on."""
 
-def set_span_place(key: str | None, none: object, find: Callable[[Context], object], /) -> None:
+def set_span_lookup(key: str | None, none: object, find: Callable[[Context], object], /) -> None:
     """Say where OpenTelemetry keeps the current span: by which key in a context, what stands for
     one where there is none, and its own function, for where the key isn't known.
     """

@@ -172,7 +172,7 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         if not settings.enabled or sdk_is_disabled():
             return
         native_part()
-        from otel_recfn.pytorch.late_import import when_first_is_imported, when_imported
+        from otel_recfn.pytorch.late_import import call_at_first_import, call_at_import
 
         inherited = self._inherited or {}
         automatic = inherited.get("automatic", self._automatic)
@@ -186,11 +186,11 @@ class OtelRecordFunctionInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             )
         )
         lost = "children that aren't forked are not recorded"
-        self._cancels = [when_imported(processes.SPAWN, processes.watch, lost)]
+        self._cancels = [call_at_import(processes.SPAWN, processes.watch, lost)]
         # It may never import what has something to record.
         if self._automatic and not settings.python_calls:
             late = partial(self._start_late, settings)
-            self._cancels += [when_first_is_imported(USED_WITH, late, "nothing is recorded")]
+            self._cancels += [call_at_first_import(USED_WITH, late, "nothing is recorded")]
         else:
             self._start(settings)
 

@@ -38,7 +38,7 @@ def traced_batch(contexts: Iterable[Any], name: str = UNNAMED_BATCH) -> Any:
 
 record_function = _native.record_function
 trace_as_torchs(record_function)
-profilers.when_running_changes(_expose_ranges)
+profilers.add_running_listener(_expose_ranges)
 trace_instead(step, traced_step)
 trace_instead(batch, traced_batch)
 trace_objects_as_torchs(step)

@@ -226,7 +226,7 @@ def test_a_part_of_a_provider_and_a_hook(
     recording_goes_on(Used(instrumentor, **given))
     assert fail.calls
     assert part != "hook" or fail.calls == 1
-    said = {
+    messages = {
         "sampler": "the sampler or the id generator raised",
         "id generator": "the sampler or the id generator raised",
         "tracers": "the tracer provider raised",
@@ -235,7 +235,7 @@ def test_a_part_of_a_provider_and_a_hook(
         "on_end": "a span processor raised in on_end",
         "force_flush": "a span processor raised in force_flush",
     }
-    assert [part for each in errors(caplog) if said[part] in each][:1] == [part]
+    assert [part for each in errors(caplog) if messages[part] in each][:1] == [part]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -50,7 +50,7 @@ class Shown:
             trace_of=lambda root: SpanContext(root, 1, False),
             is_outside=lambda trace_id, span_id: False,
             start_step=lambda name, number, code, start_ns, requests: None,
-            saw=lambda trace_id, span_id, span: None,
+            note_parent_span=lambda trace_id, span_id, span: None,
         )
 
 
@@ -302,7 +302,7 @@ def test_where_the_object_cannot_be_changed_the_functions_are_wrapped(
 
 
 def test_without_the_key_of_the_span_opentelemetry_is_asked(watched: Capture, shown: Shown) -> None:
-    _native.set_span_place(None, trace.INVALID_SPAN, trace.get_current_span)
+    _native.set_span_lookup(None, trace.INVALID_SPAN, trace.get_current_span)
     outer = watched.begin("outer")
     token = attach(span(1))
     in_a_range(watched, "in the span")

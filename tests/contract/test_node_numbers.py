@@ -11,9 +11,9 @@ from otel_recfn.model.events import NODES_PREFIX, EventFlag, RecordScope
 NUMBERS = {"sequence_nr": 7, "forward_thread_id": 3}
 
 
-def begin_node(capture: Capture, around: str, name: str = "MulBackward0") -> tuple[int, int]:
+def begin_node(capture: Capture, enclosing: str, name: str = "MulBackward0") -> tuple[int, int]:
     """A range with a backward node in it, both of which are open."""
-    return capture.begin(around), source_calls.begin(
+    return capture.begin(enclosing), source_calls.begin(
         name, RecordScope.BACKWARD_FUNCTION, SOURCE, **NUMBERS
     )
 
@@ -25,47 +25,47 @@ def numbers(capture: Capture, event_id: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("is_drained_between", [False, True])
 def test_they_are_those_of_the_node_inside(capture: Capture, is_drained_between: bool) -> None:
-    around, node = begin_node(capture, NODES_PREFIX + "MulBackward0")
+    enclosing, node = begin_node(capture, NODES_PREFIX + "MulBackward0")
     if is_drained_between:
         capture.drain()
     capture.end(node)
     if is_drained_between:
         capture.drain()
-    capture.end(around)
+    capture.end(enclosing)
     capture.finish()
-    assert numbers(capture, around) == numbers(capture, node) == (7, 3)
+    assert numbers(capture, enclosing) == numbers(capture, node) == (7, 3)
 
 
 def test_a_range_that_is_open_has_them(capture: Capture) -> None:
-    around, _ = begin_node(capture, NODES_PREFIX + "MulBackward0")
+    enclosing, _ = begin_node(capture, NODES_PREFIX + "MulBackward0")
     capture.finish()
-    (row,) = [row for row in capture.rows() if row.event_id == around]
+    (row,) = [row for row in capture.rows() if row.event_id == enclosing]
     assert row.flags & EventFlag.PARTIAL
     assert (row.sequence_nr, row.forward_thread_id) == (7, 3)
 
 
 def test_other_ranges_around_a_node_have_none(capture: Capture) -> None:
-    around, node = begin_node(capture, "mine")
+    enclosing, node = begin_node(capture, "mine")
     capture.end(node)
-    capture.end(around)
+    capture.end(enclosing)
     capture.finish()
-    assert numbers(capture, around) == (-1, 0)
+    assert numbers(capture, enclosing) == (-1, 0)
 
 
 def test_a_range_has_those_of_a_node_directly_in_it_alone(capture: Capture) -> None:
-    around = capture.begin(NODES_PREFIX + "MulBackward0")
+    enclosing = capture.begin(NODES_PREFIX + "MulBackward0")
     hook = capture.begin("hook")
     inner = source_calls.begin("AddBackward0", RecordScope.BACKWARD_FUNCTION, SOURCE, **NUMBERS)
-    for event_id in (inner, hook, around):
+    for event_id in (inner, hook, enclosing):
         capture.end(event_id)
     capture.finish()
-    assert numbers(capture, around) == numbers(capture, hook) == (-1, 0)
+    assert numbers(capture, enclosing) == numbers(capture, hook) == (-1, 0)
 
 
 def test_a_number_of_its_own_stays(capture: Capture) -> None:
-    around = source_calls.begin(NODES_PREFIX + "MulBackward0", USER, SOURCE, sequence_nr=1)
+    enclosing = source_calls.begin(NODES_PREFIX + "MulBackward0", USER, SOURCE, sequence_nr=1)
     node = source_calls.begin("MulBackward0", RecordScope.BACKWARD_FUNCTION, SOURCE, **NUMBERS)
     capture.end(node)
-    capture.end(around)
+    capture.end(enclosing)
     capture.finish()
-    assert numbers(capture, around) == (1, 0)
+    assert numbers(capture, enclosing) == (1, 0)

@@ -23,8 +23,8 @@ TOLD = "another profiler is or was active"
 
 
 @pytest.fixture
-def can_be_beside() -> bool:
-    """Whether other profile functions stand beside the tracer, and not in its place."""
+def may_coexist() -> bool:
+    """Whether another profile function and the tracer can be active at the same time."""
     return hasattr(sys, "monitoring")
 
 
@@ -69,11 +69,9 @@ COMING_AND_GOING = [by_setprofile, by_cprofile, by_taking_away]
 def test_one_that_comes_and_goes_is_told_and_the_tracer_comes_back(
     traced: Traced,
     comes_and_goes: Callable[[], None],
-    can_be_beside: bool,
+    may_coexist: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    # CProfile is a tool of it then.
-    can_be_beside = can_be_beside or (comes_and_goes is by_cprofile and hasattr(sys, "monitoring"))
     running = traced.begin()
     leaf()
     for _ in range(2):
@@ -85,18 +83,18 @@ def test_one_that_comes_and_goes_is_told_and_the_tracer_comes_back(
     rows = list(running.sink.events())
     assert [len(tree(rows, name)) for name in ("leaf", "meanwhile", "later")] == [
         1,
-        2 * can_be_beside,
+        2 * may_coexist,
         1,
     ]
     assert [record.levelno for record in caplog.records if TOLD in record.message] == [
         logging.WARNING
-    ] * (not can_be_beside)
+    ] * (not may_coexist)
     check_laws(by_end(rows))
 
 
 @pytest.mark.parametrize("came", ["before", "after"])
 def test_one_that_stays_is_told_and_left_in_place(
-    traced: Traced, can_be_beside: bool, came: str, caplog: pytest.LogCaptureFixture
+    traced: Traced, may_coexist: bool, came: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     try:
         if came == "before":
@@ -108,10 +106,8 @@ def test_one_that_stays_is_told_and_left_in_place(
         assert sys.getprofile() is others
     finally:
         sys.setprofile(None)
-    assert len([record for record in caplog.records if TOLD in record.message]) == (
-        not can_be_beside
-    )
-    assert len(tree(list(running.sink.events()), "leaf")) == (can_be_beside or came == "after")
+    assert len([record for record in caplog.records if TOLD in record.message]) == (not may_coexist)
+    assert len(tree(list(running.sink.events()), "leaf")) == (may_coexist or came == "after")
 
 
 @pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="no sys.monitoring here")
@@ -207,12 +203,12 @@ def test_a_tool_whose_callback_raises_ends_no_call_around(
     with refusing(tool, event):
         rows = traced.run(around)
     by_id = {row.event_id: row for row in rows}
-    above = {
+    parent_names = {
         short(row): short(by_id[row.parent])
         for row in rows
         if short(row) in ("leaf", "program", "later")
     }
-    assert above == {"leaf": "program", "program": "around", "later": "around"}
+    assert parent_names == {"leaf": "program", "program": "around", "later": "around"}
     assert not [
         short(row)
         for row in rows

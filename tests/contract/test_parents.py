@@ -202,13 +202,13 @@ def test_a_range_that_is_ended_in_another_thread_encloses_nothing_in_its_own(
 ) -> None:
     """Nor does what a sibling task began there before it."""
 
-    def begin_beside() -> None:
+    def begin_sibling() -> None:
         sibling.append(watched.begin("sibling"))
 
     sibling: list[int] = []
     outer = watched.begin("outer")
     with launched() as worker:
-        worker.call(contextvars.copy_context().run, begin_beside)
+        worker.call(contextvars.copy_context().run, begin_sibling)
         inner = worker.call(watched.begin, "inner")
         workers[0].call(watched.end, inner)
         worker.call(in_range, watched, "after", int)

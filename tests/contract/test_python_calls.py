@@ -71,14 +71,14 @@ def test_calls_of_python_and_c_functions_become_ranges(traced: Traced) -> None:
 
 def test_what_was_on_the_stack_is_there_from_the_beginning(traced: Traced) -> None:
     rows = traced.run(leaf)
-    [around] = [
+    [enclosing] = [
         row
         for row in rows
         if short(row) == "test_what_was_on_the_stack_is_there_from_the_beginning"
     ]
     [inside] = [row for row in rows if short(row) == "leaf"]
-    assert around.start_ns <= inside.start_ns
-    assert around.flags & EventFlag.PARTIAL
+    assert enclosing.start_ns <= inside.start_ns
+    assert enclosing.flags & EventFlag.PARTIAL
     by_id = {row.event_id: row for row in rows}
     assert (
         short(by_id[by_id[inside.parent].parent])
@@ -162,8 +162,8 @@ def test_coroutines_run_in_what_runs_them(traced: Traced) -> None:
         (in_sleep, leaf_node)
     ] * 2
     by_id = {row.event_id: short(row) for row in rows}
-    around = {by_id[row.parent] for row in rows if short(row) == "child"}
-    assert around == {"<built-in method run of _contextvars.Context object>"}
+    enclosing = {by_id[row.parent] for row in rows if short(row) == "child"}
+    assert enclosing == {"<built-in method run of _contextvars.Context object>"}
     check_laws(by_end(rows))
 
 

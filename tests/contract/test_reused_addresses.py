@@ -41,7 +41,7 @@ def c_names(traced: Traced, program: Callable[[], Any], method: str) -> list[str
     ]
 
 
-def of_type(method: str, kind: str) -> str:
+def method_name(method: str, kind: str) -> str:
     return f"<built-in method {method} of {kind} object>"
 
 
@@ -60,7 +60,7 @@ def test_a_type_at_the_address_of_another_with_its_name_there_too(
             gc.collect()
 
     assert c_names(traced, program, "append") == [
-        of_type("append", name.format(at // 2)) for at in range(2 * TIMES)
+        method_name("append", name.format(at // 2)) for at in range(2 * TIMES)
     ]
 
 
@@ -80,7 +80,7 @@ def test_a_type_without_a_version(traced: Traced) -> None:
         Kind().append(1)
 
     names = c_names(traced, program, "append")
-    assert names == [of_type("append", "Kind")] * 1100 + [of_type("append", "Renamed")]
+    assert names == [method_name("append", "Kind")] * 1100 + [method_name("append", "Renamed")]
 
 
 class Definition(ctypes.Structure):

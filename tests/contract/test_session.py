@@ -202,7 +202,7 @@ def in_its_second_write(sink: Slow, recorder: Recorder, session: Session) -> Cap
 def test_a_sink_that_is_still_written_to_is_closed_by_its_writer(
     recorder: Recorder, session: Session, others: int
 ) -> None:
-    beside = [Running(session, Selected()) for _ in range(others)]
+    more_runs = [Running(session, Selected()) for _ in range(others)]
     sink = Slow()
     capture = in_its_second_write(sink, recorder, session)
     session.stop(capture, 0.05)
@@ -211,7 +211,7 @@ def test_a_sink_that_is_still_written_to_is_closed_by_its_writer(
     assert sink.closed.wait(PATIENCE_S)
     assert not sink.closed_within_a_write
     assert [event.name for event in sink.events()] == ["first", "second"]
-    assert all(running.stop().names() == ["first", "second"] for running in beside)
+    assert all(running.stop().names() == ["first", "second"] for running in more_runs)
 
 
 class Asking(InMemorySink):

@@ -73,7 +73,7 @@ def test_a_sink_and_another_thread_switch_captures_at_once(
     running = Running(session, Selected())
     others: list[threading.Thread] = []
 
-    def switch_beside_another_thread() -> None:
+    def switch_with_another_thread() -> None:
         others.append(
             started(running.stop if stops else lambda: Running(session, Selected()).stop())
         )
@@ -81,7 +81,7 @@ def test_a_sink_and_another_thread_switch_captures_at_once(
         Running(session, Selected()).stop()
 
     called = Capture(
-        Selected(), [Calling(switch_beside_another_thread)], buffer_bytes=DEFAULT_BUFFER_BYTES
+        Selected(), [Calling(switch_with_another_thread)], buffer_bytes=DEFAULT_BUFFER_BYTES
     )
 
     def program() -> None:
@@ -147,14 +147,14 @@ def test_one_that_ends_between_a_drain_and_its_delivery_has_what_was_drained(
 
     def switch() -> None:
         session.stop(switching if own else ending.capture, PATIENCE_S)
-        beside.append(Running(session, Selected()))
+        more_runs.append(Running(session, Selected()))
         source_calls.end(begin(recorder, "later"))
 
     sink = Switches(switch)
     switching = Capture(Selected(), [sink], buffer_bytes=DEFAULT_BUFFER_BYTES)
     session.start(switching)
     ending = Running(session, Selected())
-    beside = [Running(session, Selected())] if others else []
+    more_runs = [Running(session, Selected())] if others else []
     source_calls.end(begin(recorder, "drained"))
     session.flush(ending.capture, PATIENCE_S)
     session.stop(switching, PATIENCE_S)
@@ -163,5 +163,5 @@ def test_one_that_ends_between_a_drain_and_its_delivery_has_what_was_drained(
     assert both == (
         [["drained"], ["drained", "later"]] if own else [["drained", "later"], ["drained"]]
     )
-    assert beside.pop().stop().names() == ["later"]
-    assert [other.stop().names() for other in beside] == [["drained", "later"]] * others
+    assert more_runs.pop().stop().names() == ["later"]
+    assert [other.stop().names() for other in more_runs] == [["drained", "later"]] * others

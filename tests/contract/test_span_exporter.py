@@ -130,13 +130,13 @@ def test_so_do_batches_and_the_spans_of_their_requests(
     spans = exported.server.spans
     [work] = [span for span in spans if span.name == "work"]
     [forward] = [span for span in spans if span.span_id == work.parent_span_id]
-    [of_request] = [span for span in spans if span not in (work, forward)]
-    assert (forward.name, of_request.name) == ("batch", "batch")
+    [request_span] = [span for span in spans if span not in (work, forward)]
+    assert (forward.name, request_span.name) == ("batch", "batch")
     request_id = request.get_span_context().span_id.to_bytes(8, "big")
-    assert of_request.parent_span_id == request_id
+    assert request_span.parent_span_id == request_id
     assert [link.span_id for link in forward.links] == [request_id]
-    assert [link.span_id for link in of_request.links] == [forward.span_id]
-    attributes = {pair.key: pair.value for pair in of_request.attributes}
+    assert [link.span_id for link in request_span.links] == [forward.span_id]
+    attributes = {pair.key: pair.value for pair in request_span.attributes}
     assert attributes["recfn.batch.size"].int_value == 2
     assert len(attributes["recfn.unit.top"].array_value.values) == 1
     counters = exported.instrumentor.counters()

@@ -197,10 +197,10 @@ def test_a_step_that_is_not_sampled_is_current_too(make_program: Callable[..., P
     generator = stream_with_a_step_around(program)
     next(generator)
     with program.tracer.start_as_current_span("query") as query:
-        of_query = query.get_span_context()
-    of_step = trace.get_current_span().get_span_context()
-    assert of_step.is_valid
-    assert (of_query.trace_id, of_query.trace_flags.sampled) == (of_step.trace_id, False)
+        query_span = query.get_span_context()
+    step_span = trace.get_current_span().get_span_context()
+    assert step_span.is_valid
+    assert (query_span.trace_id, query_span.trace_flags.sampled) == (step_span.trace_id, False)
     in_another_context(generator)
     assert trace.get_current_span() is trace.INVALID_SPAN
     assert program.paths() == []

@@ -224,7 +224,7 @@ ALL_SHOWN = ExposedRanges(
     trace_of=lambda root: SpanContext(root, 1, False),
     is_outside=lambda trace_id, span_id: False,
     start_step=lambda name, number, code, start_ns, requests: None,
-    saw=lambda trace_id, span_id, span: None,
+    note_parent_span=lambda trace_id, span_id, span: None,
 )
 """Every range becomes a span, those without one around them each in a trace that is theirs."""
 

@@ -114,7 +114,7 @@ def test_a_later_thread_with_the_same_ident_does_not_give_its_name(capture: Capt
     """glibc gives the memory of a thread that ended to the next one, whose ident is its address."""
     done = threading.Event()
 
-    def of_ident(ident: int) -> threading.Thread | None:
+    def find_thread(ident: int) -> threading.Thread | None:
         later = threading.Thread(target=done.wait, args=(PATIENCE_S,), name="later")
         later.start()
         return later if later.ident == ident else None
@@ -123,7 +123,7 @@ def test_a_later_thread_with_the_same_ident_does_not_give_its_name(capture: Capt
     first.start()
     first.join(PATIENCE_S)
     assert first.ident is not None
-    found = any(of_ident(first.ident) for _ in range(20))
+    found = any(find_thread(first.ident) for _ in range(20))
     [row] = capture.drain()
     done.set()
     if not found:

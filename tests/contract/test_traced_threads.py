@@ -211,8 +211,8 @@ class Waiting:
 
 def waits(rows: list[Event]) -> list[Event]:
     """The calls in which the thread waits."""
-    around = {row.event_id for row in rows if short(row) == "_wait"}
-    return [row for row in rows if "acquire" in row.name and row.parent in around]
+    enclosing = {row.event_id for row in rows if short(row) == "_wait"}
+    return [row for row in rows if "acquire" in row.name and row.parent in enclosing]
 
 
 def test_it_is_told_as_open_by_a_drain_and_closes_later(traced: Traced) -> None:
@@ -260,8 +260,11 @@ def test_a_range_begins_in_one_and_ends_in_another(traced: Traced, recorder: Rec
     check_laws(by_end(rows))
     by_id = {row.event_id: row for row in rows}
     lengths = sorted([row for row in rows if short(row) == LEN.name], key=lambda row: row.event_id)
-    around = [short(by_id[row.parent]) for row in lengths if row.parent in by_id]
-    assert [name for name in around if name in ("range", "program")] == ["range", "program"] * TIMES
+    parents = [short(by_id[row.parent]) for row in lengths if row.parent in by_id]
+    assert [name for name in parents if name in ("range", "program")] == [
+        "range",
+        "program",
+    ] * TIMES
     assert not [row for row in rows if row.name == "range" and row.flags & EventFlag.PARTIAL]
 
 

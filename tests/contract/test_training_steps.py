@@ -15,13 +15,15 @@ from helpers import source_calls
 from helpers.recording_helpers import Capture, Worker, reset
 from helpers.timeouts import PATIENCE_S, wait_until
 from otel_recfn.model.batch import Batch, TrainingStep
-from otel_recfn.model.events import MOST_RANGES_OF_TRACE, EventFlag, EventSource, RecordScope
+from otel_recfn.model.events import MAX_TRACE_RANGES, EventFlag, EventSource, RecordScope
 from otel_recfn.recording import recorder as recording
 from otel_recfn.recording.recorder import Recorder
 from otel_recfn.sinks.spans import step_traces
-from otel_recfn.sinks.spans.process_context import ProcessContext, ProgramSpans
+from otel_recfn.sinks.spans.process_context import ProcessContext
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
-from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
+from otel_recfn.sinks.spans.step_trace import StepTrace
+from otel_recfn.sinks.spans.step_traces import StepTraces
 
 LONG_NS = int(PATIENCE_S * 1e9)
 TRAINING = "training step"
@@ -399,18 +401,18 @@ def test_the_program_hears_of_the_trace_that_the_sink_has(
 
 
 def test_a_long_trace_goes_on_as_another_one_for_the_program_too(program: Program) -> None:
-    most = MOST_RANGES_OF_TRACE
+    max_ranges = MAX_TRACE_RANGES
     asks: list[int] = []
     ids = []
-    for number in range(most + 2):
-        ids.append(run_range(OP, asks if number in (most - 1, most) else None))
+    for number in range(max_ranges + 2):
+        ids.append(run_range(OP, asks if number in (max_ranges - 1, max_ranges) else None))
         if number % 10_000 == 0:
             program.drain()
     program.drain()
-    assert asks == [ids[0], ids[most]]
+    assert asks == [ids[0], ids[max_ranges]]
     trace = program.traces.find(ids[-1])
     assert trace is not None
-    assert trace.first == ids[most]
+    assert trace.first == ids[max_ranges]
 
 
 def test_the_program_hears_of_the_trace_of_a_range_of_another_thread(

@@ -129,7 +129,7 @@ class Page:
         )
         self.ask(looks)
 
-    def seconds_of_work(self) -> float:
+    def busy_seconds(self) -> float:
         """What scripts, styles and layout of the page took since it was opened."""
         metrics = {
             each["name"]: each["value"] for each in self._ask("Performance.getMetrics")["metrics"]

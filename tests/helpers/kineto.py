@@ -10,7 +10,7 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile
 
 
-def profile_of_all_threads(*, shapes: bool = False) -> Any:
+def all_threads_profile(*, shapes: bool = False) -> Any:
     """A torch.profiler of the CPU.
 
     Skips where this torch's looks at one thread alone, or tells no shapes of lists.

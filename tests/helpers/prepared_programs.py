@@ -58,17 +58,17 @@ class PreparedPrograms:
         Raises:
             subprocess.TimeoutExpired: it did not end in time and was killed.
         """
-        said = [script.with_name(name) for name in (".stdout", ".stderr")]
+        outputs = [script.with_name(name) for name in (".stdout", ".stderr")]
         request = {
             "script": str(script),
             "arguments": arguments,
             "environment": environment,
-            "said": [*map(str, said)],
+            "outputs": [*map(str, outputs)],
         }
         pid = int(self._ask(json.dumps(request)))
         code = self._wait(pid, time.monotonic() + timeout_s)
-        texts = [path.read_text(encoding="utf-8") for path in said]
-        for path in said:
+        texts = [path.read_text(encoding="utf-8") for path in outputs]
+        for path in outputs:
             path.unlink()
         if code is None:
             raise subprocess.TimeoutExpired(str(script), timeout_s, *texts)
@@ -118,7 +118,7 @@ def tell(number: int) -> None:
 
 
 def become(
-    script: str, arguments: list[str], environment: dict[str, str], said: list[str]
+    script: str, arguments: list[str], environment: dict[str, str], outputs: list[str]
 ) -> ModuleType:
     """Have what a program has that is started with this command and environment.
 
@@ -127,7 +127,7 @@ def become(
     os.chdir(os.path.dirname(script))
     os.environ.clear()
     os.environ.update(environment)
-    for descriptor, file in enumerate([os.devnull, *said]):
+    for descriptor, file in enumerate([os.devnull, *outputs]):
         opened = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
         os.dup2(opened, descriptor)
         os.close(opened)

@@ -276,13 +276,13 @@ def _check_places(rows: list[Event]) -> None:
     by_id = {row.event_id: row for row in rows}
     begun: dict[int, list[Event]] = {}
     for row in sorted(rows, key=lambda row: row.event_id):
-        of_thread = begun.setdefault(row.thread.number, [])
-        open_ids = [each.event_id for each in of_thread if each.end_ns > row.start_ns]
+        thread_rows = begun.setdefault(row.thread.number, [])
+        open_ids = [each.event_id for each in thread_rows if each.end_ns > row.start_ns]
         if row.parent == 0 or row.parent in by_id:
             is_elsewhere = row.parent != (open_ids[-1] if open_ids else 0)
             assert bool(row.flags & EventFlag.PARENT_ELSEWHERE) == is_elsewhere, row.name
         if row.kind == RowKind.RANGE and not row.flags & ASYNC:
-            of_thread.append(row)
+            thread_rows.append(row)
 
 
 def tops(rows: Iterable[Event]) -> dict[int, Event]:

@@ -19,7 +19,7 @@ from otel_recfn.model.events import NODES_PREFIX, EventSource, RecordScope
 torch = pytest.importorskip("torch")
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
-from helpers.kineto import profile_of_all_threads  # noqa: E402
+from helpers.kineto import all_threads_profile  # noqa: E402
 from helpers.torch_programs import Training, run_together, scripted_programs  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -163,7 +163,7 @@ def observe(instrument: Callable[..., Any]) -> Callable[..., Run]:
 
     def observe(program: Callable[[Any], object], *, shapes: bool = False, **keywords: Any) -> Run:
         ours = instrument(record_shapes=shapes, **keywords)
-        with profile_of_all_threads(shapes=shapes) as profiler:
+        with all_threads_profile(shapes=shapes) as profiler:
             ours.forget()
             program(ours)
             events = ours.events()
@@ -219,7 +219,7 @@ class TestTraining:
 def test_ours_switched_on_inside_a_profile(
     instrument: Callable[..., Any], training: Training
 ) -> None:
-    with profile_of_all_threads() as profiler:
+    with all_threads_profile() as profiler:
         ours = instrument()
         training.step()
         events = ours.finish()

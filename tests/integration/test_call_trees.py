@@ -106,7 +106,7 @@ def by_path(spans: Sequence[ReadableSpan]) -> dict[str, Mapping[str, Any]]:
     return {path(span): span.attributes or {} for span in spans}
 
 
-def is_of_sums(path: str) -> bool:
+def is_sum_path(path: str) -> bool:
     return all(name.endswith(" (folded)") for name in path.split(" > "))
 
 
@@ -114,7 +114,7 @@ def test_a_generation_shows_its_operators(program: Program) -> None:
     write = generation()
     # As an ordinary one, however busy the machine is.
     spans = program.requests(6, write, span_budget=50)
-    sums = {path: one for path, one in by_path(spans).items() if is_of_sums(path)}
+    sums = {path: one for path, one in by_path(spans).items() if is_sum_path(path)}
     counts = {
         path.replace(" (folded)", ""): one["aggregation.span_count"] for path, one in sums.items()
     }
@@ -181,12 +181,12 @@ def test_a_backward_node_is_one_span_with_the_range_around_it(program: Program) 
     assert [link.context.span_id for link in node.links] == [forward.context.span_id]
     everything = program.requests(1, train, detail="all")
     assert count_ranges(spans) == count_ranges(everything)
-    around = [
+    enclosing = [
         span
         for span in everything
         if span.name == "autograd::engine::evaluate_function: PowBackward0"
     ]
-    assert [span.name for span in everything if span.parent == around[0].context] == [
+    assert [span.name for span in everything if span.parent == enclosing[0].context] == [
         "PowBackward0"
     ]
 

@@ -247,10 +247,10 @@ def test_called_from_a_place_of_ours(what: str, where: str, request: pytest.Fixt
     begun = time.monotonic()
     program.uninstrument()
     assert time.monotonic() - begun < AT_ONCE_S
-    assert_no_thread_of_ours()
+    assert_no_own_thread()
 
 
-def assert_no_thread_of_ours() -> None:
+def assert_no_own_thread() -> None:
     wait_until(
         lambda: not any(thread.name.startswith("otel-recfn") for thread in threading.enumerate())
     )
@@ -263,7 +263,7 @@ def test_what_was_queued_when_a_span_processor_uninstrumented_is_counted() -> No
     for _ in range(50):
         program.run()
     until_called(program, "span processor")
-    assert_no_thread_of_ours()
+    assert_no_own_thread()
     counters = program.counters()
     outcomes = ("exported", "unsampled", "dropped.shutdown")
     assert counters["recorded"] + counters["added"] == sum(counters[name] for name in outcomes)

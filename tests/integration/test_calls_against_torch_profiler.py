@@ -87,8 +87,8 @@ def test_the_same_calls_as_torch_profiler(tmp_path: Path, modules: str) -> None:
         training.train()
     theirs.export_chrome_trace(str(tmp_path / "theirs.json"))
     ours.export_chrome_trace(tmp_path / "ours.json")
-    expected = calls_of_training(tmp_path / "theirs.json")
-    found = calls_of_training(tmp_path / "ours.json")
+    expected = training_calls(tmp_path / "theirs.json")
+    found = training_calls(tmp_path / "ours.json")
     assert expected.total() > 500
     assert found == expected
 
@@ -105,7 +105,7 @@ def test_the_same_call_sites_as_torch_profiler(modules: bool) -> None:
     for root in theirs.profiler.kineto_results.experimental_event_tree():
         count_sites(root, (), expected)
     assert expected.total() > 500
-    assert sites_of_training(ours.events()) == expected
+    assert training_call_sites(ours.events()) == expected
 
 
 def count_sites(event: Any, above: tuple[str, ...], counts: Counter[tuple[str, ...]]) -> None:
@@ -122,7 +122,7 @@ def count_sites(event: Any, above: tuple[str, ...], counts: Counter[tuple[str, .
         count_sites(child, above, counts)
 
 
-def sites_of_training(events: list[Any]) -> Counter[tuple[str, ...]]:
+def training_call_sites(events: list[Any]) -> Counter[tuple[str, ...]]:
     """The same of ours."""
     by_id = {event.event_id: event for event in events}
     calls = {
@@ -150,7 +150,7 @@ def below_train(names: tuple[str, ...]) -> tuple[str, ...]:
     return names[: ends[0]] if ends else ()
 
 
-def calls_of_training(path: Path) -> Counter[tuple[str, ...]]:
+def training_calls(path: Path) -> Counter[tuple[str, ...]]:
     """How often each call was made below ``Training.train``, by the names of the calls around
     it.
     """

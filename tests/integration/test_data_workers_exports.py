@@ -82,8 +82,8 @@ class Exported(NamedTuple):
 
     def workers(self, kind: str) -> list[Span]:
         """What the items of this kind lie in."""
-        above = {span.parent for span in self.spans.values() if span.name == f"item of {kind}"}
-        return [self.spans[each] for each in above]
+        parents = {span.parent for span in self.spans.values() if span.name == f"item of {kind}"}
+        return [self.spans[each] for each in parents]
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def planted(rule: str) -> Program:
 
 
 @pytest.fixture(autouse=True)
-def of_any_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def any_share_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every rule tells what it finds, whatever share of the time that took.
 
     Where another program has the cores, time passes in ranges that have no fault, so that a fault

@@ -111,10 +111,10 @@ def test_a_request_says_what_it_generated_and_how_fast(
         < first + each * (len(lengths) - 1)
         <= (request.end_time or 0) - (request.start_time or 0)
     )
-    of_first = [span for span in spans if span.context.trace_id == request.context.trace_id]  # type: ignore[union-attr]
+    first_trace = [span for span in spans if span.context.trace_id == request.context.trace_id]  # type: ignore[union-attr]
     # That a model generates without a cache is known from then on.
-    assert decoded(of_first) >= len(lengths) - 2
-    assert decoded(spans) - decoded(of_first) == len(lengths) - 1
+    assert decoded(first_trace) >= len(lengths) - 2
+    assert decoded(spans) - decoded(first_trace) == len(lengths) - 1
 
 
 def generate(model: Any, prompts: Any, lengths: Sequence[int]) -> None:
@@ -304,13 +304,13 @@ def total(spans: list[ReadableSpan], figure: str) -> int:
 
 
 @pytest.fixture(params=["normal", "all"])
-def of_any_detail(request: pytest.FixtureRequest) -> Iterator[Traces]:
+def traces_at_any_detail(request: pytest.FixtureRequest) -> Iterator[Traces]:
     made = Traces(budgets={"detail": request.param})
     yield made
     made.instrumentor.uninstrument()
 
 
-def test_a_step_alone_says_what_was_generated_in_it(of_any_detail: Traces) -> None:
+def test_a_step_alone_says_what_was_generated_in_it(traces_at_any_detail: Traces) -> None:
     def generate_twice() -> None:
         calls(Model(), [*CACHED, 6, 1, 1])
 
@@ -320,7 +320,7 @@ def test_a_step_alone_says_what_was_generated_in_it(of_any_detail: Traces) -> No
         thread = threading.Thread(target=contextvars.copy_context().run, args=(generate_twice,))
         thread.start()
         thread.join(PATIENCE_S)
-    spans = of_any_detail.spans()
+    spans = traces_at_any_detail.spans()
     for name in ("two", "in a thread"):
         found = next(dict(span.attributes or {}) for span in spans if span.name == name)
         assert [
@@ -442,7 +442,7 @@ def symbolic_input() -> tuple[Any, Any]:
 
 def test_inputs_without_plain_sizes_are_not_told_and_cost_no_module_calls(requests: Traces) -> None:
     (shapes, symbolic) = symbolic_input()
-    (of_torch, alone) = symbolic_input()
+    (torch_shapes, alone) = symbolic_input()
     model = nn.Identity()
 
     def serve() -> None:
@@ -456,7 +456,7 @@ def test_inputs_without_plain_sizes_are_not_told_and_cost_no_module_calls(reques
     requests.serve(lambda: model(torch.ones(2, 3)))
     found = [(span.attributes or {}).get("recfn.input_shapes") for span in requests.spans()]
     assert [each for each in found if each is not None] == [("[2, 3]",)]
-    assert [guard.expr for guard in shapes.guards] == [guard.expr for guard in of_torch.guards]
+    assert [guard.expr for guard in shapes.guards] == [guard.expr for guard in torch_shapes.guards]
 
 
 def test_transformers_generate(requests: Traces) -> None:

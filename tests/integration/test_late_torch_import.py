@@ -23,7 +23,7 @@ import logging, sys
 logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout, level=logging.INFO)
 from otel_recfn.model.events import ALL_SCOPES_MASK
 from otel_recfn.recording.recorder import recorder
-from otel_recfn.pytorch.late_import import when_torch_is_imported
+from otel_recfn.pytorch.late_import import call_at_torch_import
 from otel_recfn.pytorch.modules import ModuleRanges
 from otel_recfn.pytorch.observer import TorchObserver
 from otel_recfn.sources.protocol import Wanted
@@ -84,7 +84,7 @@ def run_with(cache: Path, run_with_torch: Callable[..., Any]) -> Run:
 
 
 def test_torch_imported_after(run: Run) -> None:
-    run(f"when_torch_is_imported(attach); import torch{USE}")
+    run(f"call_at_torch_import(attach); import torch{USE}")
 
 
 FAILING = """#!/bin/sh

@@ -40,7 +40,7 @@ class Intruder(torch.Tensor):  # type: ignore[misc]
         return torch.ones(2)
 
 
-def inside_an_operator_of_pytorch(work: Callable[[], object]) -> None:
+def inside_pytorch_operator(work: Callable[[], object]) -> None:
     intruder = torch.ones(2).as_subclass(Intruder)
     _inside.append(work)
     try:
@@ -60,7 +60,7 @@ def recorded(run: Observed) -> bool:
     return BYTES in {event.nbytes for event in reports(run.events())}
 
 
-def profiler_of_torch(**options: Any) -> Any:
+def torch_profiler(**options: Any) -> Any:
     return profile(activities=[ProfilerActivity.CPU], profile_memory=True, **options)
 
 
@@ -113,7 +113,7 @@ def test_of_operators_everything_is_recorded_that_torch_profiler_records() -> No
         ]
 
     kept = [work()]
-    with profiler_of_torch() as theirs:
+    with torch_profiler() as theirs:
         kept.append(work())
     with observed(Extra.MEMORY) as run:
         kept.append(work())
@@ -157,7 +157,7 @@ def test_memory_of_a_gpu_names_its_device() -> None:
 def test_torch_profiler_has_the_memory_of_its_time_and_we_have_the_rest(
     started_in_a_range: bool,
 ) -> None:
-    theirs = profiler_of_torch()
+    theirs = torch_profiler()
     with observed(Extra.MEMORY) as run:
         assert recorded(run)
         if started_in_a_range:
@@ -174,7 +174,7 @@ def test_torch_profiler_has_the_memory_of_its_time_and_we_have_the_rest(
 
 
 def test_started_while_torch_profiler_runs_and_stopped_before_it_we_do_not_disturb_it() -> None:
-    with profiler_of_torch() as theirs:
+    with torch_profiler() as theirs:
         with observed(Extra.MEMORY) as run:
             assert not recorded(run)
         torch.ones(NUMBERS)
@@ -187,7 +187,7 @@ def test_torch_profiler_in_one_thread_leaves_the_memory_of_the_others_to_us() ->
     done = threading.Event()
 
     def profiled() -> None:
-        with profiler_of_torch():
+        with torch_profiler():
             profiling.set()
             assert done.wait(PATIENCE_S)
 
@@ -209,6 +209,6 @@ def test_a_capture_that_stops_inside_an_operator_stops_recording_memory() -> Non
             run.stop()
             torch.ones(NUMBERS)
 
-        inside_an_operator_of_pytorch(work)
+        inside_pytorch_operator(work)
         nothing_is_left()
         assert BYTES not in {event.nbytes for event in reports(run.events())}

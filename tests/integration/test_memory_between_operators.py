@@ -79,11 +79,11 @@ def test_their_profiler_starts_and_what_is_freed_after_it_is_recorded_again(thei
 
 
 def test_their_profiler_is_told_what_is_freed_in_its_time() -> None:
-    with profile(profile_memory=True), their_profiler() as theirs_of_now:
+    with profile(profile_memory=True), their_profiler() as torch_profile:
         free_one()
     numbers = [
         event.nbytes()
-        for event in theirs_of_now.profiler.kineto_results.events()
+        for event in torch_profile.profiler.kineto_results.events()
         if event.name() == "[memory]"
     ]
     assert numbers == [BYTES, -BYTES]

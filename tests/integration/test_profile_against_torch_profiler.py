@@ -440,20 +440,20 @@ def test_a_chrome_trace_with_stacks_has_the_same_python_frames(tmp_path: Path) -
             event["ts"], event["dur"] = round(1000 * event["ts"]), round(1000 * event["dur"])
         slices.sort(key=lambda event: (event["ts"], -event["dur"]))
         found = []
-        around = [{"name": "", "ts": 0, "dur": 1 << 80}]
+        enclosing = [{"name": "", "ts": 0, "dur": 1 << 80}]
         for event in slices:
-            while event["ts"] >= around[-1]["ts"] + around[-1]["dur"]:
-                around.pop()
+            while event["ts"] >= enclosing[-1]["ts"] + enclosing[-1]["dur"]:
+                enclosing.pop()
             if event["name"] == "aten::relu":
                 found.append(
                     tuple(
                         [
                             re.sub(r" at 0x\w+|\.*/", "", one["name"].rpartition("/")[2])
-                            for one in around[-3:]
+                            for one in enclosing[-3:]
                         ]
                     )
                 )
-            around.append(event)
+            enclosing.append(event)
         return found
 
     assert frames("ours.json") == frames("theirs.json")

@@ -21,7 +21,7 @@ def no_collection() -> Iterator[None]:
     gc.enable()
 
 
-def store_of_a_profile() -> weakref.ref[object]:
+def profile_store() -> weakref.ref[object]:
     with profile() as prof, record_function("range"):
         pass
     assert prof.events()
@@ -30,12 +30,12 @@ def store_of_a_profile() -> weakref.ref[object]:
 
 @pytest.mark.usefixtures("no_collection")
 def test_alone() -> None:
-    assert store_of_a_profile()() is None
+    assert profile_store()() is None
 
 
 @pytest.mark.usefixtures("no_collection")
 def test_beside_another() -> None:
     with profile(), record_function("around"):
-        first = store_of_a_profile()
-        store_of_a_profile()
+        first = profile_store()
+        profile_store()
         assert first() is None

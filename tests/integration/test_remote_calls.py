@@ -80,9 +80,9 @@ def test_calls_lie_in_the_span_or_range_that_makes_them(traces: Traces, worker: 
                 waiting = rpc.rpc_async(worker, cosine, args=(traces.x,))
                 here = ids()
             assert waiting.wait() == here
-    around = {"one": 2, "other": 2, "one/range": 1, "other/range": 1}
+    enclosing = {"one": 2, "other": 2, "one/range": 1, "other/range": 1}
     assert count_calls(traces) == {
-        f"{outer}/{each}": count for outer, count in around.items() for each in EACH
+        f"{outer}/{each}": count for outer, count in enclosing.items() for each in EACH
     }
 
 

@@ -371,7 +371,7 @@ def breaks_in_a_loop(x: Any) -> Any:
     return x
 
 
-def seen_of_compilations() -> set[str]:
+def compilation_names() -> set[str]:
     """What is seen of two functions that are compiled, one of them twice and under
     torch.profiler, and a backward graph.
     """
@@ -415,7 +415,7 @@ def seen_of_compilations() -> set[str]:
 @pytest.fixture(scope="module")
 def seen_with_all() -> set[str]:
     """What is seen where nothing is missing."""
-    return seen_of_compilations()
+    return compilation_names()
 
 
 @pytest.mark.skipif(VERSION < (2, 13), reason="this PyTorch announces phases itself")
@@ -432,7 +432,7 @@ def test_compilations(
         details.PYTHON, missing, detail._replace(what=f"{detail.what}_of_another_torch", before="")
     )
     caplog.clear()
-    assert seen_with_all - seen_of_compilations() == COMPILATION[missing]
+    assert seen_with_all - compilation_names() == COMPILATION[missing]
     messages = [record.getMessage() for record in caplog.records if record.name == "otel_recfn"]
     assert [detail.lost in line for line in messages if "differs" in line] == [True]
     log_losses_again()

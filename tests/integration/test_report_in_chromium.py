@@ -64,8 +64,8 @@ def steps(count: int = 4) -> Batch:
             rows.append({"event_id": ids[place], "parent": ids[1], "name": name, **times})
         rows.append({"event_id": ids[1], "start_ns": start, "end_ns": start + 700, **module})
         rows.append({"event_id": ids[0], "start_ns": start, "end_ns": start + 900, **step})
-        beside = {"event_id": make_event_id(2, number + 1), "thread": WORKER_THREAD, "name": "load"}
-        rows.append({**beside, "start_ns": start + 100, "end_ns": start + 300})
+        load = {"event_id": make_event_id(2, number + 1), "thread": WORKER_THREAD, "name": "load"}
+        rows.append({**load, "start_ns": start + 100, "end_ns": start + 300})
     return make_batch(rows)
 
 
@@ -219,12 +219,12 @@ def test_the_longest_call_and_the_slowest_step_lead_to_the_time_line(
     assert page.ask(at) == "true"
     assert "aten::addmm" in detail(page)
     assert not is_whole(page)
-    page.ask("document.getElementById('tab-slowest').click()")
+    page.ask("document.getElementById('tab-step-list').click()")
     rows = page.ask(
-        "[...document.querySelectorAll('#slowest tbody tr')].map((row) => row.innerText)"
+        "[...document.querySelectorAll('#step-list tbody tr')].map((row) => row.innerText)"
     )
     assert len(rows) == 4
-    page.ask("document.querySelectorAll('#slowest .as-link')[2].click()")
+    page.ask("document.querySelectorAll('#step-list .as-link')[2].click()")
     assert page.ask(at) == "true"
     assert "train #2" in detail(page)
 
@@ -301,7 +301,7 @@ def test_a_phone(page: Page, tmp_path: Path) -> None:
         tmp_path / "r.html",
         Report([Process("p", steps())], "a_rather_long_name_of_a_file_" * 3).html(),
     )
-    for tab in ("flame", "timeline", "table", "slowest"):
+    for tab in ("flame", "timeline", "table", "step-list"):
         page.ask(f"document.getElementById('tab-{tab}').click()")
         assert page.ask("document.documentElement.scrollWidth") <= 360
     page.ask("document.getElementById('tab-flame').click()")
@@ -360,7 +360,7 @@ def test_a_million_ranges_open_in_a_second(page: Page, tmp_path: Path) -> None:
     opened(page, tmp_path / "r.html", text)
     assert page.ask("document.getElementById('facts').innerText").startswith("1,000,000 ranges")
     # the time that the browser's thread worked until it was drawn: others share this machine
-    assert page.seconds_of_work() < 1
+    assert page.busy_seconds() < 1
     page.ask("document.getElementById('tab-timeline').click()")
     press_in(page, "timeline", "]", "ArrowDown")
     assert "ranges" in detail(page)

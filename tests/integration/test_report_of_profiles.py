@@ -186,7 +186,7 @@ def test_spans_of_the_program_are_around_ranges_and_take_none_of_their_time(
         path: count for path, count in paths(page).items() if not path[-1].startswith("aten::")
     }
     # Else the machine made a thread wait.
-    if all(each == "X" for each in phases_of_spans(tmp_path / "trace.json.gz")):
+    if all(each == "X" for each in span_phases(tmp_path / "trace.json.gz")):
         request, part = ("request",), ("request", "part")
         assert shown_paths == {request: 0, (*request, "outer"): 2, part: 0, (*part, "part"): 2}
     assert not [path for path in shown_paths if path[-1] == "without ranges"]
@@ -206,7 +206,7 @@ def test_spans_of_the_program_are_around_ranges_and_take_none_of_their_time(
     assert own["outer"] / 1000 == pytest.approx(sums["outer"])
 
 
-def phases_of_spans(path: Path) -> list[str]:
+def span_phases(path: Path) -> list[str]:
     return [event["ph"] for event in events_in(path, "Xb") if "span_id" in event["args"]]
 
 

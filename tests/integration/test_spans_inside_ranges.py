@@ -40,8 +40,8 @@ def test_a_span_inside_a_range_is_its_child_and_has_what_runs_in_it(
     paths = traces.paths()
     assert paths["outer/range/aten::add"] == paths["outer/range/aten::sub"] == 1
     # PyTorch's ranges are not shown as current spans.
-    around = "outer/range" if range_ is record_function else "outer"
-    assert paths[f"{around}/inner/aten::mul"] == 1
+    enclosing = "outer/range" if range_ is record_function else "outer"
+    assert paths[f"{enclosing}/inner/aten::mul"] == 1
 
 
 def test_a_span_inside_a_forward_is_the_module_calls_child(traces: Traces) -> None:
@@ -72,14 +72,15 @@ class OpensAnotherTrace(CallsBack):
         return CallsBack.forward(ctx, x, traces)
 
 
-@pytest.mark.parametrize("around", ["MainThread", "request"])
+@pytest.mark.parametrize("enclosing", ["MainThread", "request"])
 def test_a_span_inside_an_operator_in_which_another_trace_was_current_is_in_the_operators(
-    traces: Traces, around: str
+    traces: Traces, enclosing: str
 ) -> None:
-    with traces.tracer.start_as_current_span(around) if around == "request" else nullcontext():
+    request = traces.tracer.start_as_current_span("request")
+    with request if enclosing == "request" else nullcontext():
         OpensAnotherTrace.apply(traces.x.clone().requires_grad_(), traces)
     traces.instrumentor.uninstrument()
-    assert traces.paths()[f"{around}/OpensAnotherTrace/inner/span/aten::clone"] == 1
+    assert traces.paths()[f"{enclosing}/OpensAnotherTrace/inner/span/aten::clone"] == 1
 
 
 class OpensASpan(torch.autograd.Function):  # type: ignore[misc, name-defined]
@@ -106,10 +107,10 @@ def test_in_a_profile_the_parent_of_a_range_in_a_span_is_the_enclosing_range(
             torch.add(traces.x, traces.x)
         OpensASpan.apply(traces.x.clone().requires_grad_(), traces).sum().backward()
     by_id = {event.event_id: event for event in prof.events()}
-    around = {
+    enclosing = {
         event.name: by_id[event.parent].name for event in by_id.values() if event.parent in by_id
     }
-    assert (around["aten::add"], around["aten::mul"], around["aten::neg"]) == (
+    assert (enclosing["aten::add"], enclosing["aten::mul"], enclosing["aten::neg"]) == (
         "range",
         "OpensASpan",
         "OpensASpanBackward",
@@ -226,19 +227,19 @@ class Calls(torch.autograd.Function):  # type: ignore[misc, name-defined]
         return x.clone()
 
 
-def inside(traces: Traces, around: list[str], work: Callable[[], None]) -> None:
+def inside(traces: Traces, enclosing: list[str], work: Callable[[], None]) -> None:
     """Do the work in what is named, the outermost first."""
-    if not around:
+    if not enclosing:
         work()
-    elif around[0] == "operator":
-        Calls.apply(traces.x, lambda: inside(traces, around[1:], work))
+    elif enclosing[0] == "operator":
+        Calls.apply(traces.x, lambda: inside(traces, enclosing[1:], work))
     else:
         with (
             traces.tracer.start_as_current_span("span")
-            if around[0] == "span"
+            if enclosing[0] == "span"
             else record_function("range")
         ):
-            inside(traces, around[1:], work)
+            inside(traces, enclosing[1:], work)
 
 
 def in_place(work: Callable[[], object]) -> None:
@@ -254,11 +255,11 @@ def elsewhere(work: Callable[[], object]) -> None:
 @pytest.mark.parametrize("where", [in_place, elsewhere])
 @pytest.mark.parametrize("end", ["inside", "after"])
 @pytest.mark.parametrize(
-    "around", ["", "span", "range", "operator", "span range", "operator span", "span operator"]
+    "enclosing", ["", "span", "range", "operator", "span range", "operator span", "span operator"]
 )
 @pytest.mark.parametrize("outer", ["", "span ", "span range "])
 def test_calls_that_another_capture_traces_lend_nothing(
-    where: Callable[[Callable[[], object]], None], outer: str, around: str, end: str
+    where: Callable[[Callable[[], object]], None], outer: str, enclosing: str, end: str
 ) -> None:
     def later(traces: Traces) -> None:
         for _ in range(2):
@@ -266,7 +267,7 @@ def test_calls_that_another_capture_traces_lend_nothing(
                 torch.add(traces.x, traces.x)
             torch.sub(traces.x, traces.x)
 
-    def paths_beside(other: profile) -> Counter[str]:
+    def paths_with(other: profile) -> Counter[str]:
         traces = Traces()
 
         def starts() -> None:
@@ -278,7 +279,7 @@ def test_calls_that_another_capture_traces_lend_nothing(
                 where(lambda: other.__exit__(None, None, None))
 
         def program() -> None:
-            inside(traces, around.split(), starts)
+            inside(traces, enclosing.split(), starts)
             later(traces)
             if end == "after":
                 where(lambda: other.__exit__(None, None, None))
@@ -289,7 +290,7 @@ def test_calls_that_another_capture_traces_lend_nothing(
         del paths["MainThread"]  # the drains decide how many traces there are of what is in none
         return paths
 
-    assert paths_beside(profile(with_stack=True)) == paths_beside(profile())
+    assert paths_with(profile(with_stack=True)) == paths_with(profile())
 
 
 TASKS = 40

@@ -55,7 +55,7 @@ def in_a_pool(name):
 def by_torch(index, name):
     work(name)
 
-def of_torch(name):
+def torch_context(name):
     import torch.multiprocessing
     torch.multiprocessing.spawn(by_torch, (name,))
 
@@ -67,7 +67,7 @@ WAYS = {
     "pool of spawn": lambda: in_a_pool("pool of spawn"),
     "spawn in spawn": lambda: started("spawn", "spawn", "spawn in spawn", target=nested),
     "fork in spawn": lambda: started("spawn", "fork", "fork in spawn", target=nested),
-    "torch.multiprocessing": lambda: of_torch("torch.multiprocessing"),
+    "torch.multiprocessing": lambda: torch_context("torch.multiprocessing"),
 }
 
 def main():
@@ -105,12 +105,12 @@ WAYS = (
 )
 
 
-class Told(NamedTuple):
+class Results(NamedTuple):
     """What arrived of a program."""
 
     spans: list[Any]
     services: set[str]
-    around: dict[str, tuple[str, str]]
+    enclosing: dict[str, tuple[str, str]]
     """Trace and span id of the span in which the child was started, by way."""
     files: dict[str, list[str]]
     """The ranges of Chrome traces."""
@@ -121,7 +121,7 @@ class Told(NamedTuple):
         do here, has no span where one operator in it takes that time.
         """
         (span,) = [each for each in self.spans if each.name == way and each.parent_span_id]
-        assert (span.trace_id.hex(), span.parent_span_id.hex()) == self.around[way]
+        assert (span.trace_id.hex(), span.parent_span_id.hex()) == self.enclosing[way]
         operators = {each.name for each in self.spans if each.parent_span_id == span.span_id}
         assert {"aten::ones", "aten::relu"} <= operators
         # The program's file has its span of that name, too, in which it has nothing to do.
@@ -132,7 +132,7 @@ class Told(NamedTuple):
         assert {"aten::ones", "aten::relu"} <= {*self.files[name]}
 
 
-def told_by(run: Run, folder: Path, *arguments: str, **environment: str) -> Told:
+def results_of(run: Run, folder: Path, *arguments: str, **environment: str) -> Results:
     with OtlpServer("http") as server:
         done = run(
             PROGRAM, *arguments, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=server.endpoint, **environment
@@ -148,31 +148,31 @@ def told_by(run: Run, folder: Path, *arguments: str, **environment: str) -> Told
     }
     lines = [line.split(":") for line in done.stdout.splitlines() if line.count(":") == 2]
     files = {path.name: names_in(path) for path in folder.rglob("*.json")}
-    return Told(
+    return Results(
         spans, services, {way: (trace_id, span_id) for way, trace_id, span_id in lines}, files
     )
 
 
 @pytest.fixture(scope="module")
-def results(run_by: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> Told:
+def results(run_by: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("program")
-    return told_by(run_by(folder, sys.executable), folder, ",".join(WAYS))
+    return results_of(run_by(folder, sys.executable), folder, ",".join(WAYS))
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_childs_ranges_lie_in_the_span_that_it_was_started_in(results: Told, way: str) -> None:
+def test_a_childs_ranges_lie_in_the_span_that_it_was_started_in(results: Results, way: str) -> None:
     results.check(way)
 
 
-def test_nothing_else_arrives_or_is_written(results: Told) -> None:
+def test_nothing_else_arrives_or_is_written(results: Results) -> None:
     assert {*results.services} == {"the program"}
     assert len(results.files) == len(WAYS) + 1
     ids = {(span.trace_id, span.span_id) for span in results.spans}
-    around = {
+    enclosing = {
         (bytes.fromhex(trace_id), bytes.fromhex(span_id))
-        for trace_id, span_id in results.around.values()
+        for trace_id, span_id in results.enclosing.values()
     }
-    assert {(span.trace_id, span.parent_span_id) for span in results.spans} <= ids | around
+    assert {(span.trace_id, span.parent_span_id) for span in results.spans} <= ids | enclosing
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_nothing_else_arrives_or_is_written(results: Told) -> None:
 )
 def test_a_fork_server(run_program: Run, tmp_path: Path, how: tuple[str, ...]) -> None:
     """That was there before, or has imported torch."""
-    told_by(run_program, tmp_path, "forkserver", *how).check("forkserver")
+    results_of(run_program, tmp_path, "forkserver", *how).check("forkserver")
 
 
 @pytest.mark.parametrize("ways", ["spawn,spawn in spawn", "forkserver preloaded"])
@@ -205,7 +205,7 @@ def test_under_opentelemetry_instrument(
         tmp_path, str(Path(sys.executable).with_name("opentelemetry-instrument")), sys.executable
     )
     asked, *preloaded = ways.split(" preloaded")
-    found = told_by(
+    found = results_of(
         run, tmp_path, asked, "automatic", *["preloaded" for _ in preloaded], **environment
     )
     for way in asked.split(","):

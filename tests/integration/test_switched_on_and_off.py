@@ -5,7 +5,6 @@ stays whole.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from helpers.example_counts import SOAK
-from helpers.timeouts import PATIENCE_S
+from helpers.timeouts import PATIENCE_S, wait_until
 from otel_recfn.model.batch import Event
 
 torch = pytest.importorskip("torch")
@@ -40,9 +39,9 @@ def check_nesting(events: list[Event]) -> None:
             assert around.thread == event.thread
             assert around.start_ns <= event.start_ns
             assert event.end_ns <= around.end_ns
-        beside = (event.thread.number, event.parent)
-        assert event.start_ns >= last_end.get(beside, 0)
-        last_end[beside] = event.end_ns
+        siblings = (event.thread.number, event.parent)
+        assert event.start_ns >= last_end.get(siblings, 0)
+        last_end[siblings] = event.end_ns
 
 
 def test_switched_often_while_8_threads_run(instrument: Callable[..., Any]) -> None:
@@ -69,9 +68,7 @@ def test_switched_often_while_8_threads_run(instrument: Callable[..., Any]) -> N
         thread.start()
     captured = 0
     try:
-        until = time.monotonic() + PATIENCE_S
-        while not all(steps) and not failed and time.monotonic() < until:
-            time.sleep(0.001)
+        wait_until(lambda: all(steps) or bool(failed))
         for cycle in range(CYCLES):
             ours = instrument(record_shapes=cycle % 3 == 0, modules=cycle % 2 == 0)
             if cycle % 10 == 0:

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
 from helpers.counting_callback import Counting, is_set_to  # noqa: E402
-from helpers.kineto import profile_of_all_threads  # noqa: E402
+from helpers.kineto import all_threads_profile  # noqa: E402
 from helpers.torch_programs import Training, run_together, scripted_programs  # noqa: E402
 from otel_recfn import observing  # noqa: E402
 from otel_recfn.errors import InputsError, RangeOver, RecfnError  # noqa: E402
@@ -33,7 +33,7 @@ class TestWhatACallbackSees:
         training.step()
         network, fork_and_wait = scripted_programs()
         network(torch.ones(2, 3)), fork_and_wait(torch.ones(3))
-        with profile_of_all_threads() as profiler:
+        with all_threads_profile() as profiler:
             handle = observing.add_global_callback(counting.callback())
             training.step()
             network(torch.ones(2, 3)), fork_and_wait(torch.ones(3))

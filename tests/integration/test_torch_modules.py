@@ -318,6 +318,7 @@ def test_a_hook_that_fails_takes_itself_away(
     def broken(*_: object) -> int:
         raise RuntimeError("recorder")
 
+    # Nothing in the recorder raises by itself.
     monkeypatch.setattr(_native, "begin", broken)
     with caplog.at_level(logging.ERROR, logger="otel_recfn"):
         assert torch.equal(nn.Sequential(nn.ReLU(), nn.ReLU())(X), X)

@@ -43,10 +43,10 @@ def test_calls_are_spans() -> None:
     traces.instrumentor.uninstrument()
     spans = {span.context.span_id: span for span in traces.spans()}
     [called] = [span for span in spans.values() if span.name.endswith(": load")]
-    above = names_above(called, spans)
-    assert above[0] == "load batch"
-    assert above[1].endswith(": train")
-    assert above[2] == "request"
+    ancestor_names = names_above(called, spans)
+    assert ancestor_names[0] == "load batch"
+    assert ancestor_names[1].endswith(": train")
+    assert ancestor_names[2] == "request"
     attributes = dict(called.attributes or {})
     assert attributes["code.function.name"] == "load"
     assert attributes["code.line.number"] == load.__code__.co_firstlineno
@@ -76,12 +76,12 @@ def made_objects() -> list[object]:
     kind = namespace["Kind"]
     module = ModuleType("made")
     kept = Kept()
-    of_c = kind()
+    c_object = kind()
     function()
     list(generator())
     kept.method()
-    of_c.append(1)
-    return [function, function.__code__, generator.__code__, kind, of_c, module, kept]
+    c_object.append(1)
+    return [function, function.__code__, generator.__code__, kind, c_object, module, kept]
 
 
 @pytest.mark.parametrize("call_sites", [False, True])
@@ -117,22 +117,22 @@ def test_the_parent_of_a_call_in_a_span_is_the_enclosing_call_or_range() -> None
         with tracer.start_as_current_span("outermost"):  # in a call that had begun before
             load()
     by_id = {event.event_id: event for event in prof.events()}
-    around = [
+    enclosing = [
         by_id[event.parent].name.rpartition(": ")[2]
         for event in by_id.values()
         if event.name.endswith(": load")
     ]
-    assert around == [
+    assert enclosing == [
         "serve",
         "range",
         "test_the_parent_of_a_call_in_a_span_is_the_enclosing_call_or_range",
     ]
     for event in by_id.values():
-        is_of_source = [
+        has_source = [
             each.source == EventSource.PYTHON_CALL
             for each in (event, by_id.get(event.parent, event))
         ]
-        assert not all(is_of_source) or event.caller == event.parent, event.name
+        assert not all(has_source) or event.caller == event.parent, event.name
 
 
 @pytest.mark.torch
@@ -148,13 +148,13 @@ def test_a_module_has_one_range(modules: bool) -> None:
     ]
     assert kinds == ["nn.Module: Sequential", "nn.Module: Linear", "nn.Module: ReLU"]
     [linear] = [event for event in by_id.values() if event.name == "aten::linear"]
-    above = []
+    ancestor_names = []
     while linear.parent:
         linear = by_id[linear.parent]
-        above.append(linear.name)
-    assert above[0] == "<built-in function linear>"
-    assert above[1].endswith(": forward")
-    assert [name.split("_")[0] for name in above if name.startswith("nn.Module")] == [
+        ancestor_names.append(linear.name)
+    assert ancestor_names[0] == "<built-in function linear>"
+    assert ancestor_names[1].endswith(": forward")
+    assert [name.split("_")[0] for name in ancestor_names if name.startswith("nn.Module")] == [
         "nn.Module: Linear",
         "nn.Module: Sequential",
     ]

@@ -168,7 +168,7 @@ def steps_of(traces: list[Trace]) -> list[tuple[str, Any, list[str]]]:
     ]
 
 
-def of_training(traces: list[Trace]) -> list[Trace]:
+def training_traces(traces: list[Trace]) -> list[Trace]:
     """Without those in which none of the program's ranges lies, as its first lines'."""
     return [trace for trace in traces if trace[2]]
 
@@ -193,7 +193,7 @@ def test_validation_between_epochs(traced: Run, batches: int, accumulated: int) 
             loop.schedule.step()
 
     run = traced(program)
-    found = of_training(run.finish())
+    found = training_traces(run.finish())
     batch = ["batch"] * accumulated
     expected = []
     for epoch in range(3):
@@ -217,7 +217,7 @@ def test_validation_that_eval_mode_of_the_model_does_not_show(traced: Run, kind:
             loop.validate(3, mode=False, model=average)
 
     run = traced(program)
-    found = of_training(run.finish())
+    found = training_traces(run.finish())
     first = (STEP, None, ["validated"])  # it could be a teacher's, until it is called again
     assert found == [
         a_step(0),
@@ -259,7 +259,7 @@ def test_two_optimizers_take_turns(traced: Run, generated: str) -> None:
                 loop.optimizer.step()
             loop.validate(2)
 
-    found = of_training(traced(program).finish())
+    found = training_traces(traced(program).finish())
     steps = [trace for trace in found if trace[0] == STEP]
     assert [number for _, number, _ in steps] == list(range(8))
     assert steps[2:4] == [a_step(2, "teacher"), a_step(3)]
@@ -317,7 +317,7 @@ def test_all_optimizers_that_step_before_the_next_forward_are_one_step(
             iterate()
 
     run = traced(program)
-    found = of_training(run.finish())
+    found = training_traces(run.finish())
     assert [(name, number) for name, number, _ in found] == [(STEP, n) for n in range(3)]
     assert [[name for name in within if name != "step"] for *_, within in found] == [["batch"]] * 3
     assert run.slices() == steps_of(found)
@@ -339,7 +339,7 @@ def test_a_module_that_is_never_trained_is_a_part_of_the_step(traced: Run, froze
             loop.optimizer.step()
 
     run = traced(program)
-    found = of_training(run.finish())
+    found = training_traces(run.finish())
     assert found == [a_step(0), a_step(1), *[a_step(number, "teacher") for number in range(2, 5)]]
     assert run.slices() == steps_of(found)
 
@@ -371,7 +371,7 @@ def test_a_loop_as_lightning_has_it(traced: Run) -> None:
             loop.schedule.step()
 
     run = traced(program)
-    found = of_training(run.finish())
+    found = training_traces(run.finish())
     sanity = found[:-16]
     found = found[-16:]
     assert sanity == validation()
@@ -426,7 +426,7 @@ def test_a_loop_as_transformers_has_it(traced: Run, accumulated: int) -> None:
                         pass
 
     run = traced(program)
-    found = of_training(run.finish())
+    found = training_traces(run.finish())
     steps = [trace for trace in found if trace[0] == STEP]
     assert [number for _, number, _ in steps] == [0, 1, 2, 3]
     # By 1 the thread is known to train.
@@ -450,7 +450,7 @@ def test_micro_batches_of_the_first_step_lie_in_it_whenever_a_drain_comes(traced
             loop.optimizer.zero_grad()
 
     run = traced(program)
-    found = of_training(run.finish())
+    found = training_traces(run.finish())
     assert found == [a_step(0, "batch", "batch", "batch"), a_step(1, "batch", "batch", "batch")]
     assert run.slices() == steps_of(found)
 
@@ -462,7 +462,7 @@ def test_a_trace_that_goes_on_in_a_new_file_goes_on_with_the_numbers_of_steps(tr
     assert run.instrumentor.flush(PATIENCE_S)
     run.path.unlink()
     loop.train(2)
-    found = of_training(run.finish())
+    found = training_traces(run.finish())
     assert [number for _, number, _ in found] == [0, 1, 2, 3]
     assert run.slices() == steps_of(found)[2:]
 
@@ -486,7 +486,7 @@ def test_training_in_eval_mode_is_training(traced: Run, before: str) -> None:
             loop.forward().backward()
             loop.optimizer.step()
 
-    found = of_training(traced(program).finish())
+    found = training_traces(traced(program).finish())
     assert found[-3:] == [a_step(number) for number in (2, 3, 4)]
     assert [trace[1] for trace in found if trace[0] == STEP] == [0, 1, 2, 3, 4]
 
@@ -510,7 +510,7 @@ def test_an_iteration_whose_optimizer_step_a_scaler_skips_is_a_step(traced: Run)
             scaler.update()
 
     run = traced(program)
-    found = of_training(run.finish())
+    found = training_traces(run.finish())
     # The scaler's, and the optimizer's in it.
     skipped = ["batch", "step"]
     stepped = ["batch", "step", "step"]
@@ -568,7 +568,7 @@ def test_a_step_in_which_the_program_asks_for_the_current_span_is_one_trace(
         loop.optimizer.step()
     batch = ["batch", "teacher"] if opens == "a span" else ["batch"]
     steps = [a_step(number, *batch) for number in range(3)]
-    found = of_training(run.finish())
+    found = training_traces(run.finish())
     assert found == steps
     if opens == "nothing":
         spans = {span.context.span_id: span for span in run.exporter.get_finished_spans()}
@@ -589,9 +589,9 @@ def test_a_span_in_a_step_hangs_in_the_range_that_it_was_opened_in(traced: Run) 
     run.instrumentor.uninstrument()
     spans = {span.context.span_id: span for span in run.exporter.get_finished_spans()}
     inside = [span for span in spans.values() if span.name == "inside"]
-    around = [spans[span.parent.span_id] for span in inside if span.parent]
-    assert [span.name for span in around] == ["batch", "batch"]
-    assert [spans[span.parent.span_id].name for span in around if span.parent] == [STEP, STEP]
+    enclosing = [spans[span.parent.span_id] for span in inside if span.parent]
+    assert [span.name for span in enclosing] == ["batch", "batch"]
+    assert [spans[span.parent.span_id].name for span in enclosing if span.parent] == [STEP, STEP]
 
 
 def test_a_flush_delivers_all_that_ran_before_it(traced: Run) -> None:
@@ -624,7 +624,7 @@ def test_a_thread_that_was_flushed_in_its_steps_still_trains(traced: Run) -> Non
     found = traced(program).finish()
     # What makes the model is the thread's where it is drained before there is an optimizer.
     assert {trace[0] for trace in found} <= {STEP, "MainThread"}
-    assert of_training(found) == [a_step(number) for number in range(7)]
+    assert training_traces(found) == [a_step(number) for number in range(7)]
 
 
 class Asked(StaticSampler):
@@ -691,7 +691,7 @@ def test_steps_in_a_span_of_an_epoch(traced: Run, monkeypatch: pytest.MonkeyPatc
         with tracer.start_as_current_span("epoch"):
             loop.train()
             loop.validate()
-    first, second = of_training(made.finish())
+    first, second = training_traces(made.finish())
     assert (first[0], second[0]) == ("epoch", "epoch")
     assert made.slices() == steps_of([a_step(number) for number in range(4)])
     slices = events_in(made.path, "X")
@@ -710,7 +710,7 @@ def test_steps_that_the_program_marks_are_left_alone(traced: Run) -> None:
                 loop.train(1)
 
     run = traced(program)
-    assert [(name, number) for name, number, _ in of_training(run.finish())] == [
+    assert [(name, number) for name, number, _ in training_traces(run.finish())] == [
         ("train", 0),
         ("train", 1),
     ]

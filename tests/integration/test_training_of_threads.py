@@ -42,7 +42,7 @@ def test_calls_are_no_training_until_there_is_an_optimizer(
         def step(self, *arguments: Any) -> None:  # type: ignore[override]
             super().step(*arguments)
 
-    # Other tests have made optimizers of PyTorch's own kinds.
+    # Other tests have made optimizers of PyTorch's own kinds, and it costs time to look for them.
     monkeypatch.setattr(training, "optimizers", training.Optimizers())
     monkeypatch.setattr(training, "_kinds_of", lambda _kind: [Own])
     monkeypatch.setattr(training, "COST_SHARE", 0)

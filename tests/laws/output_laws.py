@@ -31,7 +31,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
-from outputs import EACH_WAY, NODE, Outputs, Range, Span
+from output_values import NODE, Range, Span
+from outputs import EACH_WAY, Outputs
 from outputs_programs import PROGRAMS
 
 Run = Callable[..., Outputs]

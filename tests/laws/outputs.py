@@ -15,10 +15,8 @@ them.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from typing import Any
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import (
@@ -37,178 +35,29 @@ from opentelemetry.sdk.trace.sampling import (
     SamplingResult,
 )
 from opentelemetry.trace import Tracer
+from output_readers import (
+    chrome_ranges,
+    chrome_trace_in,
+    event_range,
+    from_sdk_span,
+    legacy_ranges,
+    otlp_spans,
+    span_range,
+    sums_by_name,
+    tree_sums,
+)
+from output_values import PROGRAM, ChromeTrace, Ranges, Report, Span, Sums, SumsByName, has_flag
 from outputs_programs import UNSAMPLED, Program
 
 from helpers.otlp_server import OtlpServer
 from helpers.timeouts import PATIENCE_S
-from helpers.trace_files import read_trace
-from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, cli, profile
-from otel_recfn.batches.span_names import recorded_call_name
+from otel_recfn import InMemorySink, OtelRecordFunctionInstrumentor, profile
 from otel_recfn.legacy import (
-    EventKind,
     ProfilerConfig,
     ProfilerState,
     disable_profiler_legacy,
     enable_profiler_legacy,
 )
-
-NODE = "autograd::engine::evaluate_function: "
-"""The prefix of the range around a backward node, which is one span with the node below
-``detail="all"``.
-"""
-UNNAMED_STEP, STEP_IN_CHROME = "step", "ProfilerStep"
-
-
-# --- what an output says
-
-
-@dataclass(frozen=True)
-class Range:
-    """What an output says of a range; None where it says nothing."""
-
-    start_ns: int
-    end_ns: int | None
-    """None, too, where the range was open at the end: each capture has its own end."""
-    name: str | None = None
-    thread_id: int | None = None
-    end_thread: int | None = None
-    """The operating system's id."""
-    scope: str | None = None
-    error: str | None = None
-    """Empty if no exception left it."""
-    sequence_nr: int | None = None
-    source: str | None = None
-    step_number: int | None = None
-    cpu_time_ns: int | None = None
-    module: str | None = None
-    parent: int | None = None
-    """Event id of the range around it; 0 if there is none."""
-
-
-Ranges = Mapping[int, Range]
-"""By event id."""
-
-
-@dataclass
-class Sums:
-    """Count, length, and length without the ranges in it, of ranges of one name.
-
-    Times are in nanoseconds.
-    """
-
-    count: int = 0
-    total_ns: float = 0
-    self_ns: float | None = 0
-
-
-SumsByName = Mapping[str, Sums]
-
-
-class Report:
-    """What a report says, as data for programs.
-
-    Args:
-        data: the data, without rows if there is nothing to report.
-    """
-
-    def __init__(self, data: Mapping[str, Any]) -> None:
-        self.data = data
-        self.sums: SumsByName = {
-            row["name"]: Sums(row["count"], row["total_us"] * 1000, row["self_us"] * 1000)
-            for row in data.get("by_name", ())
-        }
-
-    @property
-    def wall_ns(self) -> int:
-        """The wall time."""
-        return round(self.data["wall"][0]["wall_us"] * 1000)
-
-    @property
-    def steps(self) -> list[tuple[str, int]]:
-        """The name and the length of each step, thread by thread."""
-        return [
-            (step["step"], round(step["wall_us"] * 1000))
-            for thread in self.data["wall"][0]["threads"]
-            for step in thread["steps"]
-        ]
-
-
-@dataclass(frozen=True)
-class Span:
-    """A span as a backend has it, whatever way it came."""
-
-    name: str
-    trace_id: int
-    span_id: int
-    parent_id: int
-    """0 if it has none."""
-    linked_ids: Sequence[int]
-    """The ids of the spans that it links to."""
-    start_ns: int
-    end_ns: int
-    is_error: bool
-    attributes: Mapping[str, Any]
-    exceptions: Sequence[Mapping[str, Any]]
-    is_ours: bool
-
-    @property
-    def event_id(self) -> int:
-        """That of its range; 0 if it isn't one range's."""
-        return int(self.attributes.get("recfn.event_id", 0))
-
-    @property
-    def calls(self) -> int:
-        """The number of calls that it stands for, of a span ``... (folded)``; else 0."""
-        return int(self.attributes.get("aggregation.span_count", 0))
-
-    @property
-    def duration_ns(self) -> int:
-        return self.end_ns - self.start_ns
-
-
-@dataclass(frozen=True)
-class Slice:
-    """A slice of a Chrome trace."""
-
-    name: str
-    category: str
-    start_ns: int
-    end_ns: int
-    thread: int
-    end_thread: int
-    args: Mapping[str, Any]
-    nests: bool
-    """Whether it lies in the slices around it on its thread."""
-
-
-@dataclass
-class ChromeTrace:
-    """A Chrome trace and the report of it."""
-
-    slices: list[Slice]
-    report: Report
-    instants: int
-
-    def ranges(self) -> dict[int, Slice]:
-        """The slices of ranges, by event id."""
-        range_slices = [each for each in self.slices if "Event id" in each.args]
-        found = {each.args["Event id"]: each for each in range_slices}
-        assert len(found) == len(range_slices), "an event id stands in the trace twice"
-        return found
-
-    def spans(self) -> list[Slice]:
-        """Those of the program's spans."""
-        return [
-            each for each in self.slices if "span_id" in each.args and "Event id" not in each.args
-        ]
-
-    def automatic_steps(self) -> list[Slice]:
-        """Those of training steps that nobody marked."""
-        return [
-            each
-            for each in self.slices
-            if "recfn.step.number" in each.args and "Event id" not in each.args
-        ]
 
 
 @dataclass
@@ -221,10 +70,10 @@ class Outputs:
     """The number of its other events."""
     spans: list[Span]
     chrome: ChromeTrace
-    chrome_of_children: list[ChromeTrace]
+    children_chrome: list[ChromeTrace]
     profile: profile
-    chrome_of_profile: ChromeTrace
-    report_of_profile: Report
+    profile_chrome: ChromeTrace
+    profile_report: Report
     legacy: Any
     metrics: Mapping[str, Sequence[Any]]
     """The points of each metric, by its name."""
@@ -242,18 +91,16 @@ class Outputs:
         self.single = {
             span.event_id: span
             for span in self.spans
-            if span.event_id and not self._is_of_child(span)
+            if span.event_id and not self._is_in_child(span)
         }
         """The spans of one range, by event id."""
         self.said = {
-            "sink": {event_id: range_of_event(event) for event_id, event in self.events.items()},
-            "profile": {
-                event_id: range_of_event(event) for event_id, event in self.profiled.items()
-            },
-            "Chrome trace": ranges_of_chrome(self.chrome),
-            "Chrome trace of the profile": ranges_of_chrome(self.chrome_of_profile),
-            "spans": {event_id: range_of_span(span) for event_id, span in self.single.items()},
-            "legacy profiler": ranges_of_legacy(self.legacy),
+            "sink": {event_id: event_range(event) for event_id, event in self.events.items()},
+            "profile": {event_id: event_range(event) for event_id, event in self.profiled.items()},
+            "Chrome trace": chrome_ranges(self.chrome),
+            "Chrome trace of the profile": chrome_ranges(self.profile_chrome),
+            "spans": {event_id: span_range(span) for event_id, span in self.single.items()},
+            "legacy profiler": legacy_ranges(self.legacy),
         }
         self.sums = {
             "profile's events": sums_by_name(
@@ -265,16 +112,16 @@ class Outputs:
                 )
                 for each in self.profile.key_averages()
             },
-            "tree": sums_of_tree(self.profile.tree()),
-            "report of the profile": self.report_of_profile.sums,
+            "tree": tree_sums(self.profile.tree()),
+            "report of the profile": self.profile_report.sums,
             "report of the Chrome trace": self.chrome.report.sums,
-            "report of the profile's Chrome trace": self.chrome_of_profile.report.sums,
-            "metric": self._sums_of_metric(),
+            "report of the profile's Chrome trace": self.profile_chrome.report.sums,
+            "metric": self._metric_sums(),
         }
 
     def child_spans(self) -> list[Span]:
         """The spans of what ran in other processes."""
-        return [span for span in self.spans if self._is_of_child(span)]
+        return [span for span in self.spans if self._is_in_child(span)]
 
     def containers(self) -> list[Span]:
         """Our spans that are no range's and no sum: roots of traces that we started, and the
@@ -300,280 +147,20 @@ class Outputs:
     def has(self, event_id: int, flag: str) -> bool:
         return has_flag(self.events[event_id], flag)
 
-    def _is_of_child(self, span: Span | None) -> bool:
+    def _is_in_child(self, span: Span | None) -> bool:
         while span is not None:
             if span.is_ours and span.name.startswith("DataLoader worker"):
                 return True
             span = self.by_span.get(span.parent_id)
         return False
 
-    def _sums_of_metric(self) -> SumsByName:
+    def _metric_sums(self) -> SumsByName:
         found: dict[str, Sums] = {}
         for point in self.metrics.get("recfn.operation.duration", ()):
             sums = found.setdefault(point.attributes["recfn.name"], Sums(self_ns=None))
             sums.count += point.count
             sums.total_ns += point.sum * 1e9
         return found
-
-
-def has_flag(event: Any, flag: str) -> bool:
-    return bool(event.flags & type(event.flags)[flag])
-
-
-def overlaps(event: Any) -> bool:
-    """Whether others may overlap a range in its thread."""
-    return has_flag(event, "ASYNC") or has_flag(event, "CROSSING")
-
-
-# --- readers of outputs
-
-
-def range_of_event(event: Any) -> Range:
-    """What an event of a sink or profile says."""
-    is_partial = has_flag(event, "PARTIAL")
-    return Range(
-        start_ns=event.start_ns,
-        end_ns=None if is_partial else event.end_ns,
-        name=event.name,
-        thread_id=event.thread_id,
-        end_thread=None if is_partial else event.end_thread.native_id,
-        scope=event.scope.name,
-        error=event.error,
-        sequence_nr=event.sequence_nr,
-        source=event.source.name,
-        step_number=event.step_number,
-        cpu_time_ns=event.cpu_time_ns,
-        module=event.module,
-        parent=event.parent,
-    )
-
-
-def ranges_of_chrome(trace: ChromeTrace) -> Ranges:
-    """What slices say."""
-    return {event_id: _range_of_slice(each) for event_id, each in trace.ranges().items()}
-
-
-def _range_of_slice(each: Slice) -> Range:
-    args = each.args
-    source = source_of_slice(each)
-    number = args.get("recfn.step.number", -1)
-    name = each.name.removesuffix(f"#{number}")
-    if source == "STEP" and name == STEP_IN_CHROME:
-        name = UNNAMED_STEP
-    is_partial = bool(args.get("Partial"))
-    return Range(
-        start_ns=each.start_ns,
-        end_ns=None if is_partial else each.end_ns,
-        name=name,
-        thread_id=args["Thread id"],
-        end_thread=None if is_partial else each.end_thread,
-        scope=args["Scope"],
-        error=args.get("Error", ""),
-        sequence_nr=args.get("Sequence number", -1),
-        source=source,
-        step_number=number,
-        cpu_time_ns=args.get("CPU time (ns)", -1),
-        module=args.get("Module", ""),
-    )
-
-
-def source_of_slice(each: Slice) -> str:
-    """What recorded a range, as its event says or its category does."""
-    if each.category == "python_function":
-        return "MODULE" if each.name.startswith("nn.Module: ") else "PYTHON_CALL"
-    by_category = {"cpu_op": "TORCH", "user_annotation": "RECORD_FUNCTION"}
-    return str(each.args.get("Source", by_category[each.category]))
-
-
-def range_of_span(span: Span) -> Range:
-    """What the span of one range says. Its name is another one, for people."""
-    attributes = span.attributes
-    has_columns = "recfn.thread_id" in attributes
-    errors = [
-        f"{one['exception.type']}: {one.get('exception.message', '')}" for one in span.exceptions
-    ]
-    return Range(
-        start_ns=span.start_ns,
-        end_ns=None if attributes.get("recfn.partial") else span.end_ns,
-        thread_id=attributes.get("recfn.thread_id"),
-        scope=attributes.get("recfn.scope"),
-        error=errors[0] if errors else "",
-        sequence_nr=attributes.get("recfn.sequence_nr", -1) if has_columns else None,
-        step_number=attributes.get("recfn.step.number", -1),
-        cpu_time_ns=attributes.get("recfn.cpu_time_ns", -1),
-        module=attributes.get("recfn.module", "") if has_columns else None,
-    )
-
-
-def ranges_of_legacy(lists: Iterable[Iterable[Any]]) -> Ranges:
-    """What pushes and pops say."""
-    events = [event for each in lists for event in each]
-    pops = {event.event_id: event for event in events if event.kind == EventKind.POP_RANGE}
-    found = {}
-    for push in [event for event in events if event.kind == EventKind.PUSH_RANGE]:
-        pop = pops.pop(push.event_id, None)
-        found[push.event_id] = Range(
-            start_ns=push.cpu_ns,
-            end_ns=pop.cpu_ns if pop is not None else None,
-            name=push.name,
-            thread_id=push.thread_id,
-            sequence_nr=push.sequence_nr,
-        )
-    assert not pops, "a range ends that never began"
-    return found
-
-
-def shown_name(event: Any) -> str:
-    """The name that tables, trees, reports and metrics have for an event."""
-    if event.source.name != "MODULE":
-        return str(event.name)
-    return recorded_call_name(event.name, event.module, event.enclosing_module)
-
-
-def sums_by_name(
-    events: Iterable[Any],
-    self_ns: Callable[[Any], float] | None = None,
-    name_of: Callable[[Any], str] = shown_name,
-) -> SumsByName:
-    """The sums of events, by the names that are shown."""
-    found = defaultdict[str, Sums](Sums)
-    for event in events:
-        sums = found[name_of(event)]
-        sums.count += 1
-        sums.total_ns += event.duration_ns
-        sums.self_ns = (
-            sums.self_ns + self_ns(event)
-            if self_ns is not None and sums.self_ns is not None
-            else None
-        )
-    return found
-
-
-def sums_of_tree(tree: Iterable[Any]) -> SumsByName:
-    """The sums of a tree's paths, by their last names."""
-    found = defaultdict[str, Sums](Sums)
-    for path in tree:
-        sums = found[path.name]
-        sums.count += path.count
-        sums.total_ns += path.cpu_time_total * 1000
-        sums.self_ns = (sums.self_ns or 0) + path.self_cpu_time_total * 1000
-    return found
-
-
-def report_of(path: Path) -> Report:
-    """The report that ``otel-recfn report`` makes of a Chrome trace."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        assert cli.main(["report", str(path), "--format", "json"]) == 0
-    return Report(json.loads(printed.getvalue()))
-
-
-def chrome_trace_in(path: Path) -> ChromeTrace:
-    """A Chrome trace; times in it are exact to the nanosecond."""
-    trace = read_trace(path)
-    base_ns = trace["baseTimeNanoseconds"]
-    slices: list[Slice] = []
-    begun: dict[Any, Any] = {}
-    instants = 0
-    for event in trace["traceEvents"]:
-        phase = event["ph"]
-        instants += phase == "i"
-        if phase not in ("X", "b", "e"):
-            continue
-        at_ns = int(base_ns) + int(event["ts"] * 1000)
-        if phase == "X":
-            end_ns = at_ns + int(event["dur"] * 1000)
-            slices.append(
-                Slice(
-                    event["name"],
-                    event["cat"],
-                    at_ns,
-                    end_ns,
-                    event["tid"],
-                    event["tid"],
-                    event["args"],
-                    nests=True,
-                )
-            )
-        elif phase == "b":
-            begun[event["id2"]["local"]] = event, at_ns
-        else:
-            begin, start_ns = begun.pop(event["id2"]["local"])
-            slices.append(
-                Slice(
-                    begin["name"],
-                    begin["cat"],
-                    start_ns,
-                    at_ns,
-                    begin["tid"],
-                    event["tid"],
-                    begin["args"],
-                    nests=False,
-                )
-            )
-    assert not begun, "an asynchronous slice has no end"
-    has_ranges = any("Event id" in each.args for each in slices)
-    return ChromeTrace(slices, report_of(path) if has_ranges else Report({}), instants)
-
-
-def span_of_sdk(span: ReadableSpan) -> Span:
-    return Span(
-        name=span.name,
-        trace_id=span.context.trace_id,
-        span_id=span.context.span_id,
-        parent_id=span.parent.span_id if span.parent is not None else 0,
-        linked_ids=[link.context.span_id for link in span.links],
-        start_ns=span.start_time or 0,
-        end_ns=span.end_time or 0,
-        is_error=span.status.status_code.name == "ERROR",
-        attributes=dict(span.attributes or {}),
-        exceptions=[
-            dict(event.attributes or {}) for event in span.events if event.name == "exception"
-        ],
-        is_ours=span.instrumentation_scope is not None
-        and span.instrumentation_scope.name != PROGRAM,
-    )
-
-
-def spans_of_otlp(server: OtlpServer) -> list[Span]:
-    return [
-        Span(
-            name=span.name,
-            trace_id=int.from_bytes(span.trace_id, "big"),
-            span_id=int.from_bytes(span.span_id, "big"),
-            parent_id=int.from_bytes(span.parent_span_id, "big"),
-            linked_ids=[int.from_bytes(link.span_id, "big") for link in span.links],
-            start_ns=span.start_time_unix_nano,
-            end_ns=span.end_time_unix_nano,
-            is_error=span.status.code == span.status.STATUS_CODE_ERROR,
-            attributes=_values(span.attributes),
-            exceptions=[
-                _values(event.attributes) for event in span.events if event.name == "exception"
-            ],
-            is_ours=True,
-        )
-        for span in server.spans
-    ]
-
-
-def _values(pairs: Iterable[Any]) -> dict[str, Any]:
-    return {pair.key: _value(pair.value) for pair in pairs}
-
-
-def _value(value: Any) -> Any:
-    kind = value.WhichOneof("value")
-    return (
-        tuple(_value(one) for one in value.array_value.values)
-        if kind == "array_value"
-        else getattr(value, kind)
-    )
-
-
-# --- the run
-
-
-PROGRAM = "program"
-"""The name of the program's tracer."""
 
 
 class ByName(Sampler):
@@ -624,7 +211,7 @@ def outputs_of(program: Program, way: Way, folder: Path) -> Outputs:
     reader = InMemoryMetricReader()
     provider = TracerProvider(sampler=ParentBased(ByName()), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    chrome, chrome_of_profile, report = [
+    chrome, profile_chrome, report = [
         folder / name for name in ("trace.json.gz", "profile.trace.json", "profile.json")
     ]
     instrumentor = OtelRecordFunctionInstrumentor()
@@ -648,9 +235,9 @@ def outputs_of(program: Program, way: Way, folder: Path) -> Outputs:
             instrumentor.uninstrument()
         if afterwards is not None:
             assert next(afterwards, "the end") == "the end"
-        spans = spans_of_otlp(server) if server is not None else []
-    spans += [span_of_sdk(span) for span in exporter.get_finished_spans()]
-    profiled.export_chrome_trace(chrome_of_profile)
+        spans = otlp_spans(server) if server is not None else []
+    spans += [from_sdk_span(span) for span in exporter.get_finished_spans()]
+    profiled.export_chrome_trace(profile_chrome)
     profiled.report(report)
     events = sink.events()
     return Outputs(
@@ -658,12 +245,12 @@ def outputs_of(program: Program, way: Way, folder: Path) -> Outputs:
         marks=sum(event.kind.name != "RANGE" for event in events),
         spans=spans,
         chrome=chrome_trace_in(chrome),
-        chrome_of_children=[
+        children_chrome=[
             chrome_trace_in(path) for path in sorted(folder.glob("trace.pid*.json.gz"))
         ],
         profile=profiled,
-        chrome_of_profile=chrome_trace_in(chrome_of_profile),
-        report_of_profile=Report(json.loads(report.read_text())),
+        profile_chrome=chrome_trace_in(profile_chrome),
+        profile_report=Report(json.loads(report.read_text())),
         legacy=legacy,
         metrics=_points(reader),
         counters=instrumentor.counters(),
@@ -694,70 +281,3 @@ def _points(reader: InMemoryMetricReader) -> dict[str, Sequence[Any]]:
         metric for each in resources for scope in each.scope_metrics for metric in scope.metrics
     ]
     return {metric.name: list(metric.data.data_points) for metric in metrics}
-
-
-# --- what follows from what they say
-
-
-def ancestors(events: Mapping[int, Any], event_id: int) -> Iterator[int]:
-    """The ranges around a range, the innermost first."""
-    parent = events[event_id].parent
-    while parent in events:
-        yield parent
-        parent = events[parent].parent
-
-
-def ancestors_in_span(events: Mapping[int, Any], event_id: int) -> Iterator[int]:
-    """The ranges around a range up to the next span of the program's, the innermost first."""
-    while events[event_id].root != event_id and events[event_id].parent in events:
-        event_id = events[event_id].parent
-        yield event_id
-
-
-def enclosing_slices(slices: Mapping[int, Slice]) -> dict[int, int]:
-    """Of each slice that nests, the innermost one of its thread that it lies in; 0 if there is
-    none.
-
-    By event id.
-    """
-    found: dict[int, int] = {}
-    by_thread = defaultdict[int, list[int]](list)
-    for event_id, each in slices.items():
-        if each.nests:
-            by_thread[each.thread].append(event_id)
-    for event_ids in by_thread.values():
-        event_ids.sort(key=lambda one: (slices[one].start_ns, -slices[one].end_ns, one))
-        open_ids: list[int] = []
-        for event_id in event_ids:
-            while open_ids and slices[open_ids[-1]].end_ns < slices[event_id].end_ns:
-                open_ids.pop()
-            while (
-                open_ids
-                and slices[open_ids[-1]].end_ns
-                <= slices[event_id].start_ns
-                < slices[event_id].end_ns
-            ):
-                open_ids.pop()
-            found[event_id] = open_ids[-1] if open_ids else 0
-            open_ids.append(event_id)
-    return found
-
-
-def union_ns(stretches: Iterable[tuple[int, int]]) -> int:
-    """The length of what lies in one of the stretches at least."""
-    total = 0
-    reached = 0
-    for start_ns, end_ns in sorted(stretches):
-        total += max(0, end_ns - max(start_ns, reached))
-        reached = max(reached, end_ns)
-    return total
-
-
-def self_ns_by_backend(span: Span, children: Iterable[Span]) -> int:
-    """A span's own time as Jaeger, Tempo and Grafana reckon it: its length less the union of its
-    children.
-    """
-    inside = [
-        (max(each.start_ns, span.start_ns), min(each.end_ns, span.end_ns)) for each in children
-    ]
-    return span.duration_ns - union_ns([(start, end) for start, end in inside if start < end])

@@ -10,7 +10,8 @@ pytest.importorskip("torch")
 
 import outputs_programs as programs
 from output_laws import TOP, Run, differences, everywhere, shares_span, times
-from outputs import EACH_WAY, NODE, Outputs, Span
+from output_values import NODE, Span
+from outputs import EACH_WAY, Outputs
 from outputs_programs import Program
 
 pytestmark = pytest.mark.torch

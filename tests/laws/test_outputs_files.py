@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import outputs_programs as programs
 from output_laws import TOLERANCE_NS, Run
-from outputs import STEP_IN_CHROME, UNNAMED_STEP, Slice
+from output_values import STEP_IN_CHROME, UNNAMED_STEP, Slice
 from outputs_programs import Program
 
 pytestmark = pytest.mark.torch
@@ -48,7 +48,7 @@ def test_a_span_is_not_added_to_ranges_of_its_name(run: Run) -> None:
 
 def test_asynchronous_steps_that_interleave_count_once(run: Run) -> None:
     found = run(programs.steps_that_interleave)
-    assert found.report_of_profile.sums["serve"].count == 3
+    assert found.profile_report.sums["serve"].count == 3
     assert found.chrome.report.sums["serve"].count == 3
 
 

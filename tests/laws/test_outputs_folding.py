@@ -11,7 +11,9 @@ pytest.importorskip("torch")
 
 import outputs_programs as programs
 from output_laws import Run, everywhere, nodes_in_shared_spans, own_spans
-from outputs import NODE, Outputs, Span, ancestors_in_span, self_ns_by_backend
+from output_relations import ancestors_in_span, self_ns_by_backend
+from output_values import NODE, Span
+from outputs import Outputs
 from outputs_programs import Program
 
 pytestmark = pytest.mark.torch
@@ -26,8 +28,8 @@ def test_a_span_says_how_many_ranges_in_it_have_none(run: Run, program: Program,
     expected = Counter[int]()
     for event_id in found.events:
         if event_id not in found.single:
-            around = ancestors_in_span(found.events, event_id)
-            expected[next((each for each in around if each in found.single), 0)] += 1
+            enclosing = ancestors_in_span(found.events, event_id)
+            expected[next((each for each in enclosing if each in found.single), 0)] += 1
     for event_id, span in found.single.items():
         if not found.is_step(event_id):
             assert span.attributes.get("recfn.folded.count", 0) == expected[event_id], span.name

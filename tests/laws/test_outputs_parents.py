@@ -10,7 +10,9 @@ pytest.importorskip("torch")
 
 import outputs_programs as programs
 from output_laws import TOLERANCE_NS, TOP, Run, everywhere, times
-from outputs import WAYS, Outputs, Span, ancestors_in_span, union_ns
+from output_relations import ancestors_in_span, union_ns
+from output_values import Span
+from outputs import WAYS, Outputs
 from outputs_programs import Program
 
 pytestmark = pytest.mark.torch
@@ -50,7 +52,7 @@ def test_what_workers_export_is_what_their_files_have(run: Run, program: Program
     found = run(program, way)
     in_files = Counter(
         (event_id, each.start_ns, each.end_ns)
-        for trace in found.chrome_of_children
+        for trace in found.children_chrome
         for event_id, each in trace.ranges().items()
     )
     exported = Counter(
@@ -69,12 +71,12 @@ def test_what_workers_export_is_what_their_files_have(run: Run, program: Program
 @pytest.mark.parametrize("output", ["sink", "profile"])
 def test_a_span_of_the_program_takes_no_parent_away(run: Run, output: str) -> None:
     said = run(programs.spans_inside_ranges).said[output]
-    around = [
+    enclosing = [
         said[each.parent].name if each.parent in said else None
         for each in said.values()
         if each.name == "inner"
     ]
-    assert around == ["outer", "outer"]
+    assert enclosing == ["outer", "outer"]
 
 
 @pytest.mark.parametrize("output", ["averages", "tree", "report of the profile"])
@@ -123,8 +125,8 @@ def misplaced(found: Outputs) -> list[str]:
         if found.is_step(event_id):
             continue
         span = found.single[event_id]
-        around = list(ancestors_in_span(found.events, event_id))
-        spans_around = [found.single.get(each) for each in around]
+        enclosing = list(ancestors_in_span(found.events, event_id))
+        spans_around = [found.single.get(each) for each in enclosing]
         nearest = next((each for each in spans_around if each is not None), None)
         above = first_that_is_not_folded(found, span)
         current = found.events[event_id].context.span_id

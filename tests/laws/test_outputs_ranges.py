@@ -14,7 +14,9 @@ from output_laws import (
     shares_span,
     times,
 )
-from outputs import WAYS, ancestors, enclosing_slices, overlaps
+from output_relations import ancestors, enclosing_slices
+from output_values import overlaps
+from outputs import WAYS
 from outputs_programs import Program
 
 pytestmark = pytest.mark.torch
@@ -116,17 +118,17 @@ def test_slices_nest_as_ranges_do(run: Run, program: Program, way: str) -> None:
     What a task runs lies by time in ranges of another one that waits in the same thread.
     """
     found = run(program, way)
-    for trace in (found.chrome, found.chrome_of_profile):
+    for trace in (found.chrome, found.profile_chrome):
         slices = trace.ranges()
-        for event_id, around in enclosing_slices(slices).items():
+        for event_id, enclosing in enclosing_slices(slices).items():
             own_thread = found.events[event_id].thread
             nearest = [
                 each
                 for each in ancestors(found.events, event_id)
                 if slices[each].nests and found.events[each].thread == own_thread
             ]
-            same_time = around and times(slices[around]) == times(slices[event_id])
-            assert same_time or around == (nearest[0] if nearest else 0), found.events[
+            same_time = enclosing and times(slices[enclosing]) == times(slices[event_id])
+            assert same_time or enclosing == (nearest[0] if nearest else 0), found.events[
                 event_id
             ].name
 

@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("torch")
 
 from output_laws import Run, everywhere, times
-from outputs import STEP_IN_CHROME, Outputs
+from output_values import STEP_IN_CHROME
+from outputs import Outputs
 from outputs_programs import Program
 
 pytestmark = pytest.mark.torch
@@ -22,8 +23,8 @@ def test_the_report_of_a_profiles_trace_is_that_of_the_profile(
 ) -> None:
     """Rows, counts, total and self times, shares, the wall time, threads and steps."""
     found = run(program, way)
-    trace = found.chrome_of_profile.report.data
-    own = found.report_of_profile.data
+    trace = found.profile_chrome.report.data
+    own = found.profile_report.data
     assert by_name(trace) == by_name(own)
     assert without_samples(trace) == without_samples(own)
 
@@ -46,7 +47,7 @@ def test_a_programs_trace_and_its_profile_have_the_same_rows(
     found = run(program, way)
     own, trace = (
         {name: (count, total_us, self_us) for name, count, total_us, self_us, _ in by_name(data)}
-        for data in (found.report_of_profile.data, found.chrome.report.data)
+        for data in (found.profile_report.data, found.chrome.report.data)
     )
     assert trace == own
 
@@ -56,7 +57,7 @@ def test_steps_are_those_that_something_marks_as_such(run: Run, program: Program
     """In all reports, and with their whole length."""
     found = run(program, way)
     expected = Counter([*marked_steps(found), *automatic_steps(found)])
-    for report in (found.chrome.report, found.chrome_of_profile.report, found.report_of_profile):
+    for report in (found.chrome.report, found.profile_chrome.report, found.profile_report):
         assert Counter(report.steps) == expected
 
 

@@ -12,15 +12,10 @@ import pytest
 pytest.importorskip("torch")
 
 from output_laws import Run, everywhere, times
-from outputs import (
-    WAYS,
-    Sums,
-    SumsByName,
-    overlaps,
-    shown_name,
-    sums_by_name,
-    union_ns,
-)
+from output_readers import shown_name, sums_by_name
+from output_relations import union_ns
+from output_values import Sums, SumsByName, overlaps
+from outputs import WAYS
 from outputs_programs import Program
 
 pytestmark = pytest.mark.torch
@@ -114,7 +109,7 @@ def test_reports_of_chrome_traces_have_the_counts_and_lengths_of_the_events(
     assert not unequal(without_self_times(found.chrome.report.sums), events)
     assert found.chrome.report.sums.keys() == events.keys()
     events = by_label(sums_by_name(found.profiled.values()))
-    assert not unequal(without_self_times(found.chrome_of_profile.report.sums), events)
+    assert not unequal(without_self_times(found.profile_chrome.report.sums), events)
 
 
 @everywhere()
@@ -123,7 +118,7 @@ def test_reports_of_chrome_traces_have_the_self_times_of_the_profile(
 ) -> None:
     found = run(program, way)
     expected = by_label(found.sums["profile's events"])
-    assert not unequal(found.chrome_of_profile.report.sums, expected)
+    assert not unequal(found.profile_chrome.report.sums, expected)
 
 
 @everywhere()

@@ -12,7 +12,7 @@ from otel_recfn.model.batch import Opened, TrainingStep
 from otel_recfn.model.events import (
     IDLE_NS,
     LONGEST_TRACE_NS,
-    MOST_RANGES_OF_TRACE,
+    MAX_TRACE_RANGES,
     SHORT_IDLE_NS,
     SOURCES,
     EventFlag,
@@ -47,7 +47,7 @@ class Trace:
         is_long = self.is_bounded and length_ns > LONGEST_TRACE_NS
         idle_ns = SHORT_IDLE_NS if self.is_bounded else IDLE_NS
         is_idle = not self.open and begin.start_ns - self.end_ns > idle_ns
-        is_full = self.ranges >= MOST_RANGES_OF_TRACE
+        is_full = self.ranges >= MAX_TRACE_RANGES
         return length_ns >= 0 and not (is_long or is_full or is_idle)
 
 

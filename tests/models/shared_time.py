@@ -42,10 +42,10 @@ def time_by_work(slices: Iterable[Slice]) -> tuple[Counter[str], Fraction]:
     whole = Fraction()
     for begin, end in pairwise(moments):
         open_now = [_open_at(ran, begin) for ran in counted]
-        open_now = [around for around in open_now if around]
+        open_now = [enclosing for enclosing in open_now if enclosing]
         length = Fraction(end - begin)
         whole += length if open_now else min(length, LONGEST_PAUSE)
-        works = [_work(around) for around in open_now]
+        works = [_work(enclosing) for enclosing in open_now]
         first = [work for work in works if work not in ("", "Python")] or works
         for work in first:
             times[work] += length / len(first)
@@ -64,11 +64,11 @@ def _open_at(ran: Iterable[Slice], moment: int) -> list[Slice]:
     )
 
 
-def _work(around: list[Slice]) -> str:
+def _work(enclosing: list[Slice]) -> str:
     """The work of the outermost slice that does any, else of the innermost. In an optimizer's step
     modules and backward passes, which its closure calls, count for themselves."""
     found = ""
-    for each in filter(_is_work, around):
+    for each in filter(_is_work, enclosing):
         if not found or (found == "Optimizers" and each.work in OF_A_CLOSURE):
             found = each.work
-    return found or around[-1].work
+    return found or enclosing[-1].work

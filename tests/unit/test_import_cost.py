@@ -50,11 +50,11 @@ def test_recording_can_start_as_soon_as_what_needs_it_is_imported(module: str) -
     """Whatever was imported before: no module that a start needs is half imported then."""
     program = f"""
 from otel_recfn.instrumentor import USED_WITH
-from otel_recfn.pytorch.late_import import when_first_is_imported
+from otel_recfn.pytorch.late_import import call_at_first_import
 def start():
     from otel_recfn.session.session import process_session
     print(process_session())
-when_first_is_imported(USED_WITH, start, "nothing is recorded")
+call_at_first_import(USED_WITH, start, "nothing is recorded")
 import {module}
 """
     done = subprocess.run(

@@ -123,9 +123,9 @@ def test_the_tree_has_a_path_for_each_place_and_the_same_times_as_the_averages()
     assert prof.tree("thread")[0].path == (
         f"{threading.current_thread().name} {sample.thread.thread_id}",
     )
-    slowest = max([one for one in tree if len(one.path) == 1], key=lambda one: one.cpu_time_total)
+    longest = max([one for one in tree if len(one.path) == 1], key=lambda one: one.cpu_time_total)
     rows = [line for line in str(tree).splitlines()[3:] if not line.startswith("outside PyTorch")]
-    assert rows[0].startswith(f"{slowest.name} ")
+    assert rows[0].startswith(f"{longest.name} ")
 
 
 def test_a_tree_of_modules_needs_modules() -> None:
@@ -575,10 +575,10 @@ def test_the_wall_time_and_the_time_outside_of_ranges_are_said() -> None:
         while time.perf_counter_ns() == moment:  # some time passes that no range has
             pass
     name = threading.current_thread().name
-    wall, of_thread, *_ = str(prof).splitlines()
+    wall, thread_line, *_ = str(prof).splitlines()
     assert wall.startswith("Wall time: ")
-    assert re.fullmatch(rf"{name}: .+% recorded, .+% \(.+\) outside PyTorch\.", of_thread)
-    assert prof.key_averages().table().splitlines()[-2:] == [wall, of_thread]
+    assert re.fullmatch(rf"{name}: .+% recorded, .+% \(.+\) outside PyTorch\.", thread_line)
+    assert prof.key_averages().table().splitlines()[-2:] == [wall, thread_line]
     for text in (str(prof), str(prof.tree()), str(prof.tree("thread")), str(prof.tree("module"))):
         assert "outside PyTorch" in text
     assert [one.path for one in prof.tree()] == [("range",)]

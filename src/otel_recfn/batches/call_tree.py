@@ -14,13 +14,13 @@ from otel_recfn.batches.number_sets import Indices
 from otel_recfn.batches.text_tables import (
     ROW_LIMITS,
     TextColumn,
+    is_mostly_waiting,
     lost_line,
     lost_text,
     render,
     share_text,
     time_text,
     wait_text,
-    waits_mostly,
 )
 from otel_recfn.model.events import whole_number
 
@@ -166,7 +166,7 @@ class CallTree(Sequence[CallPath]):
             max_depth = whole_number(max_depth, "max_depth", range(1, 1 << 31))
         rows = self.displayed_paths(whole_number(row_limit, "row_limit", ROW_LIMITS), max_depth)
         with_backward = bool(self._sums.backward_ns.any())
-        columns = _columns(self.wall_time, with_backward, any(map(waits_mostly, rows)))
+        columns = _columns(self.wall_time, with_backward, any(map(is_mostly_waiting, rows)))
         text = render(self.with_outside(rows, max_depth), columns, None, -1)
         hidden = len(self) - len(rows)
         if hidden:

@@ -15,13 +15,13 @@ from otel_recfn.batches.text_tables import (
     UNITS,
     TextColumn,
     cell_width,
+    is_mostly_waiting,
     lost_line,
     memory_text,
     render,
     share_text,
     time_text,
     wait_text,
-    waits_mostly,
 )
 from otel_recfn.batches.torch_attributes import TorchAttributes
 from otel_recfn.batches.wall import Wall
@@ -284,7 +284,7 @@ def _optional_columns(
     """The other columns, each with the value that an average has if they are of use."""
     return [
         (
-            waits_mostly,
+            is_mostly_waiting,
             [TextColumn("Waited", "wait_time_total", partial(wait_text, time_in=time_in))],
         ),
         (

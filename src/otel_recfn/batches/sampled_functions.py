@@ -126,7 +126,7 @@ class SampledRun(NamedTuple):
         start_ns = max(self.start_ns, start_ns)
         return self._replace(start_ns=start_ns, end_ns=max(start_ns, min(self.end_ns, end_ns)))
 
-    def goes_on_with(self, sample: Sample) -> bool:
+    def continues_with(self, sample: Sample) -> bool:
         """Whether a later sample of the thread belongs to it."""
         return self.since_ns == sample.since_ns and self.name == sample.name
 
@@ -155,7 +155,7 @@ class SampledRuns:
             if runs and runs[-1].since_ns != sample.since_ns:
                 over += runs
                 runs = []
-            if runs and runs[-1].goes_on_with(sample):
+            if runs and runs[-1].continues_with(sample):
                 runs[-1] = runs[-1].with_sample(sample)
             else:
                 runs.append(_run_of(sample, runs[-1].end_ns if runs else sample.since_ns))

@@ -1,9 +1,15 @@
 """A capture's view of what was recorded for several captures at once.
 
-The recorder records what any capture asked for. A capture sees the ranges that began after it did,
-of its scopes, with the extras it asked for; of its profiler run alone, if it has one. Other ranges
-are cut out of the tree: a range's parent becomes the nearest ancestor that the capture sees
-(``ancestry.py``).
+The recorder records what any capture asked for. A capture sees
+
+    ranges          of its scopes and sources that began after it did; of its profiler run alone, if
+                    it has one; no Python calls that are too short for it
+    parents, roots  the nearest ancestor that it sees, and the outermost one (``ancestry.py``)
+    columns         filled if it asked for them, otherwise empty
+    opened          its outermost ranges, when they begin
+    steps           the training steps whose optimizer step it saw, each from the first range that
+                    it saw in its thread
+    samples         those that were taken after it began, if it asked for samples
 """
 
 from __future__ import annotations
@@ -103,6 +109,17 @@ def opened_columns(batch: Batch, rows: Rows) -> OpenedColumns:
     return OpenedColumns({name: getattr(batch, name)[rows] for name in OPENED_COLUMNS}, batch.names)
 
 
+def _visible_flags(batch: Batch, seen: Mask, parent: Ids) -> NDArray[np.uint32]:
+    """The flags of rows whose nearest range that is seen is ``parent``.
+
+    A hidden range may be in one that times don't show. Then the ranges in it are in that one, too.
+    """
+    flags: NDArray[np.uint32] = batch.flags.copy()
+    if (flags[~seen] & PARENT_ELSEWHERE).any():
+        flags[parent != batch.parent] |= PARENT_ELSEWHERE
+    return flags
+
+
 class _FirstRange(NamedTuple):
     """The first range of a thread that a capture has seen."""
 
@@ -187,24 +204,32 @@ class Selection:
         if not (last or copies):
             rows[batch.closed :] = False
         self._earlier = self._earlier[~is_in(self._earlier, batch.event_id[: batch.closed])]
-        unwanted = {
-            column.name: empty_column(column.dtype, int(rows.sum()), column.empty)
+        columns: dict[str, NDArray[Any]] = {
+            "parent": parent,
+            "root": root,
+            "flags": _visible_flags(batch, seen, parent),
+        }
+        if batch.enclosing_module.any():  # if no range is seen around a call, no module is
+            columns["enclosing_module"] = np.where(
+                parent == 0, np.uint32(0), batch.enclosing_module
+            )
+        taken = batch.take(
+            rows,
+            opened=opened,
+            steps=self._steps(batch, seen, last=last),
+            samples=self._own_samples(batch),
+            **self._empty_columns(int(rows.sum()))
+            | {name: column[rows] for name, column in columns.items()},
+        )
+        return taken if last else replace(taken, closed=int(rows[: batch.closed].sum()))
+
+    def _empty_columns(self, count: int) -> dict[str, NDArray[Any]]:
+        """The columns that the capture didn't ask for, of so many rows."""
+        return {
+            column.name: empty_column(column.dtype, count, column.empty)
             for column in COLUMNS
             if self._is_unwanted(column)
         }
-        flags = batch.flags.copy()
-        # A hidden range may be in one that times don't show. Then the ranges that it holds are in
-        # that one, too.
-        if (flags[~seen] & PARENT_ELSEWHERE).any():
-            flags[parent != batch.parent] |= PARENT_ELSEWHERE
-        columns = {"parent": parent[rows], "root": root[rows], "flags": flags[rows], **unwanted}
-        if batch.enclosing_module.any():  # where nothing is seen around a call, no module is
-            enclosing_module = np.where(parent == 0, np.uint32(0), batch.enclosing_module)
-            columns["enclosing_module"] = enclosing_module[rows]
-        steps = self._steps(batch, seen, last=last)
-        samples = self._own_samples(batch)
-        taken = batch.take(rows, opened=opened, steps=steps, samples=samples, **columns)
-        return taken if last else replace(taken, closed=int(rows[: batch.closed].sum()))
 
     def _own_samples(self, batch: Batch) -> list[Sample]:
         if not self._selected.extras & Extra.SAMPLES:

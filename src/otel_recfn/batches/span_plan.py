@@ -80,10 +80,10 @@ class SpanPlan(NamedTuple):
             self.parent == 0, np.take(parent_span_id, self.parent_span), span_ids(self.parent)
         )
 
-    def nbytes(self, texts: Iterable[str], beside: Sequence[NDArray[Any]] = ()) -> int:
-        """The approximate bytes that it takes, with these texts, and columns beside its own."""
+    def nbytes(self, texts: Iterable[str], more_columns: Sequence[NDArray[Any]] = ()) -> int:
+        """The approximate bytes that it takes, with these texts and further columns."""
         nbytes = sum(map(len, texts))
-        columns = [*beside]
+        columns = [*more_columns]
         batch = self.batch
         if len(batch):
             columns += [getattr(self, name) for name in self._fields[1:-2]]

@@ -13,6 +13,10 @@ ones the one that began first ranks higher, but always above its descendants, so
 has all its ancestors. The others are folded into their nearest kept ancestor. What is kept in the
 end shows the unit's tree of calls, if there are more long ranges than spans.
 
+Few numpy operations process all rows of a batch, here and in the Python that follows: each of them
+releases the GIL and acquires it again, and the program's thread waits meanwhile, too. So what is
+done to each row is done natively, in one call.
+
 A range whose parent was folded before it came, which only happens among many, belongs directly to
 the unit; so do, if a unit is finished in parts, the descendants of a range that comes with a later
 part.

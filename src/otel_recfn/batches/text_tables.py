@@ -134,7 +134,7 @@ def wait_text(row: Any, time_in: Callable[[float], str] = time_text) -> str:
     return time_in(row.wait_time_total) if row.wait_time_total else ""
 
 
-def waits_mostly(row: Any) -> bool:
+def is_mostly_waiting(row: Any) -> bool:
     """Whether a column of waiting is of use because of these ranges."""
     total_ns = int(1000 * row.cpu_time_total)
     cpu_ns = int(1000 * (row.cpu_time_total - row.wait_time_total))

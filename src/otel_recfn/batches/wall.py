@@ -186,7 +186,8 @@ def wall_time(
     if main in times:
         reported.append(times[main])
     elif block.thread_name:
-        reported.append(ThreadTime(_short(block.thread_name), "", length_ns, length_ns, []))
+        name = _short(block.thread_name)
+        reported.append(ThreadTime(name, "", wall_ns=length_ns, outside_ns=length_ns, steps=[]))
     own_work = _threads_with_own_work(batch, counted)
     for index, thread in times.items():
         if index != main and (thread.steps or (index in own_work and _is_busy(thread))):
@@ -299,10 +300,10 @@ def _thread_time(
     return ThreadTime(
         _short(thread_name(track)),
         thread_label(track),
-        length_ns,
-        outside_ns,
-        list(map(StepTime, names, step_lengths, step_outside, starts[1:].tolist())),
-        length_ns - int(in_any[0]),
+        wall_ns=length_ns,
+        outside_ns=outside_ns,
+        steps=list(map(StepTime, names, step_lengths, step_outside, starts[1:].tolist())),
+        between_steps_ns=length_ns - int(in_any[0]),
     )
 
 

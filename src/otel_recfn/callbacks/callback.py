@@ -305,16 +305,15 @@ class ScopeSampler:
 
     def _assemble(self, entries: list[CallbackEntry], thread_id: int) -> StepCallbacks:
         found = [entry.callback for entry in entries]
+        pairs = [
+            StartEndPair(entry.callback.start(), entry.callback.end(), entry.handle)
+            for entry in entries
+        ]
         return StepCallbacks(
-            tuple(
-                [
-                    StartEndPair(entry.callback.start(), entry.callback.end(), entry.handle)
-                    for entry in entries
-                ]
-            ),
+            tuple(pairs),
             thread_id,
             self._scope,
-            any(each.needs_inputs() for each in found),
-            any(each.needs_outputs() for each in found),
-            any(each.needs_ids() for each in found),
+            needs_inputs=any(each.needs_inputs() for each in found),
+            needs_outputs=any(each.needs_outputs() for each in found),
+            needs_ids=any(each.needs_ids() for each in found),
         )

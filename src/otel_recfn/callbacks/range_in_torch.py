@@ -39,7 +39,7 @@ def begin_for_others(name: str) -> EndElsewhere:
         torchs_range = sys.modules["torch.autograd.profiler"].record_function(
             name.encode("utf-8", "replace").decode()
         )
-        with _unseen_by_ours():
+        with _hidden_from_ours():
             torchs_range.__enter__()
     except Exception as error:  # the program goes on without it
         _warn_once(str(error))
@@ -49,12 +49,12 @@ def begin_for_others(name: str) -> EndElsewhere:
 
 def _end(torchs_range: Any) -> None:
     # At the end of the interpreter PyTorch's modules are empty.
-    with suppress(Exception), _unseen_by_ours():
+    with suppress(Exception), _hidden_from_ours():
         torchs_range.__exit__(None, None, None)
 
 
 @contextmanager
-def _unseen_by_ours() -> Iterator[None]:
+def _hidden_from_ours() -> Iterator[None]:
     # Imported late, as programs with callbacks alone need no observer.
     from otel_recfn.pytorch.observer import ignore_ranges
 

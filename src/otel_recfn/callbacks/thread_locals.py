@@ -31,7 +31,7 @@ from otel_recfn.errors import DebugInfoError
 from otel_recfn.model.events import DebugInfoKind as DebugInfoKind
 from otel_recfn.model.events import RecordScope
 from otel_recfn.pytorch import details
-from otel_recfn.pytorch.late_import import when_torch_is_imported
+from otel_recfn.pytorch.late_import import call_at_torch_import
 from otel_recfn.pytorch.thread_ids import follow_torch
 
 
@@ -226,7 +226,7 @@ def put(propagated: PropagatedState) -> None:
     current().propagated = propagated
     if propagated != NOTHING and not _waits_for_torch:
         _waits_for_torch = True
-        when_torch_is_imported(_propagate_with_torch)
+        call_at_torch_import(_propagate_with_torch)
     _propagate()
 
 

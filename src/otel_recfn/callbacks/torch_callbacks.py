@@ -25,7 +25,7 @@ from otel_recfn.callbacks.callback import CallbackEntry, Entries
 from otel_recfn.errors import InputsError, RangeOver, RecfnError
 from otel_recfn.model.events import RecordScope, scopes_mask
 from otel_recfn.pytorch import details
-from otel_recfn.pytorch.late_import import when_torch_is_imported
+from otel_recfn.pytorch.late_import import call_at_torch_import
 from otel_recfn.support.forks import ForkSafeLock, Order, around_forks
 from otel_recfn.support.logs import log
 
@@ -210,7 +210,7 @@ class TorchCallbacks:
                 # A thread of ours may load, and must not import.
                 from otel_recfn.pytorch import observer_build  # noqa: F401
 
-                when_torch_is_imported(self._load)
+                call_at_torch_import(self._load)
         with self._lock:
             self.repeat_thread(self._own_entries())
 

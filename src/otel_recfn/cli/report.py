@@ -11,57 +11,67 @@ from otel_recfn.errors import RecfnError, TraceFileError
 
 MAX_NAMED = 5
 """The most files that a sentence names."""
+TOO_LARGE = (
+    "there is not enough memory for a report of so much; give fewer files, or record fewer steps"
+)
 
 
 def report(options: argparse.Namespace) -> int:
     """Write the report, or print it; returns the exit code."""
-    files, out, form = options.files, options.out, options.format
     try:
+        # Without the native part they can't be imported, and say so.
         from otel_recfn.report.files import read_processes
-
-        # Without the native part it can't be imported, and says so.
         from otel_recfn.report.report import Report
         from otel_recfn.report.terminal import printable
     except RecfnError as error:
         print(f"otel-recfn report: {error}", file=sys.stderr)
         return 2
-
-    def say(text: str) -> None:
-        line = printable(" ".join(text.splitlines()), sys.stderr)
-        print(f"otel-recfn report: {line}", file=sys.stderr)
-
     try:
-        processes = read_processes(files, all_runs=options.all_runs)
+        processes = read_processes(options.files, all_runs=options.all_runs)
         read = [each.path for each in processes if each.path is not None]
-        if out is None and form in (None, "html"):
-            out = read[0].with_name(
-                read[0].name.removesuffix(".gz").removesuffix(".json") + ".html"
-            )
-        if out is not None and _is_one_of(out, files):
-            raise TraceFileError(f"{out} is one of the traces; name another file to write with -o")
+        out = _output_path(options, read)
         notes = [f"{each.path}: {each.left_out}." for each in processes if each.left_out]
-        if older := [path.name for path in files if path not in read]:
+        if older := [path.name for path in options.files if path not in read]:
             notes.append(_older_runs_note(older))
-        made = Report(
-            processes,
-            read[0].name if len(read) == 1 else f"{read[0].name} and {len(read) - 1} more",
-            notes,
-        )
-        if out is not None:
-            made.write(out, form)
+        made = Report(processes, _title(read), notes)
+        if out is None:
+            sys.stdout.write(printable(made.text(options.format)))
+        else:
+            made.write(out, options.format)
             for note in notes:
-                say(note)
-        sys.stdout.write(printable(made.text(form) if out is None else f"{out}\n"))
+                _say(note)
+            sys.stdout.write(printable(f"{out}\n"))
     except (RecfnError, OSError) as error:
-        say(str(error))
+        _say(str(error))
         return 2
     except MemoryError:
-        say(
-            "there is not enough memory for a report of so much; give fewer files, or record fewer"
-            " steps"
-        )
+        _say(TOO_LARGE)
         return 2
     return 0
+
+
+def _say(text: str) -> None:
+    """Print a line to stderr."""
+    from otel_recfn.report.terminal import printable
+
+    line = printable(" ".join(text.splitlines()), sys.stderr)
+    print(f"otel-recfn report: {line}", file=sys.stderr)
+
+
+def _output_path(options: argparse.Namespace, read: Sequence[Path]) -> Path | None:
+    """The file to write: the one that is asked for, or else a page next to the first trace; None to
+    print the report.
+    """
+    out: Path | None = options.out
+    if out is None and options.format in (None, "html"):
+        out = read[0].with_name(read[0].name.removesuffix(".gz").removesuffix(".json") + ".html")
+    if out is not None and _is_one_of(out, options.files):
+        raise TraceFileError(f"{out} is one of the traces; name another file to write with -o")
+    return out
+
+
+def _title(read: Sequence[Path]) -> str:
+    return read[0].name if len(read) == 1 else f"{read[0].name} and {len(read) - 1} more"
 
 
 def _older_runs_note(names: Sequence[str]) -> str:

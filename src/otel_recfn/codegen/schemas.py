@@ -210,7 +210,11 @@ def _operator(namespace: str, schema: Any, category: str | None, location: str) 
     )
     return Operator(
         name=OperatorName(
-            namespace, name.base, str(name), schema.name.overload_name, name.dunder_method
+            namespace,
+            name.base,
+            full=str(name),
+            overload=schema.name.overload_name,
+            is_dunder=name.dunder_method,
         ),
         kind=schema.kind().name,
         arguments=tuple(

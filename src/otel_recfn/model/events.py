@@ -227,7 +227,7 @@ started for it, is over.
 SHORT_IDLE_NS = IDLE_NS // 10
 """The same for what began as neither training nor a call."""
 
-MOST_RANGES_OF_TRACE = 100_000
+MAX_TRACE_RANGES = 100_000
 """The most outermost ranges of a trace that we started."""
 LONGEST_TRACE_NS = 10 * IDLE_NS
 """The longest trace that we started and that is neither a training step nor a call: its ranges

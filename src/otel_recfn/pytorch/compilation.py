@@ -148,9 +148,9 @@ class Compilation(AbstractContextManager[None]):
     """A compilation: a range from enter to exit, with the facts that become known meanwhile.
 
     Args:
-        beside: the open compilations of the thread.
+        open_compilations: those of the thread.
         code: the function's; None for a backward graph.
-        given: the arguments of PyTorch's compiler of functions, by name.
+        compile_options: the arguments of PyTorch's compiler of functions, by name.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from functools import cache
 from typing import Any
 
 from otel_recfn.pytorch.details import PYTHON
-from otel_recfn.pytorch.late_import import when_imported
+from otel_recfn.pytorch.late_import import call_at_import
 from otel_recfn.recording import watched
 from otel_recfn.support.logs import log
 
@@ -61,7 +61,7 @@ def _when_compiling(write: Callable[..., None], *arguments: Any) -> None:
         except (AttributeError, KeyError) as error:
             _log_once(f"{type(error).__name__}: {error}")
 
-    when_imported("torch._dynamo", carefully, LOST)
+    call_at_import("torch._dynamo", carefully, LOST)
 
 
 @cache

@@ -34,19 +34,19 @@ def is_imported(module: str) -> bool:
     return found is not None and (module in _executed or not is_being_imported)
 
 
-def when_torch_is_imported(callback: Callable[[], None]) -> Callable[[], None]:
+def call_at_torch_import(callback: Callable[[], None]) -> Callable[[], None]:
     """Run ``callback`` once torch is imported. Returns a function that cancels it."""
-    return when_imported("torch", callback, "operators and modules are not observed")
+    return call_at_import("torch", callback, "operators and modules are not observed")
 
 
-def when_imported(module: str, callback: Callable[[], None], lost: str) -> Callable[[], None]:
+def call_at_import(module: str, callback: Callable[[], None], lost: str) -> Callable[[], None]:
     """Run ``callback`` once the module is imported; the rest is as in
-    ``when_first_is_imported``.
+    ``call_at_first_import``.
     """
-    return when_first_is_imported([module], callback, lost)
+    return call_at_first_import([module], callback, lost)
 
 
-def when_first_is_imported(
+def call_at_first_import(
     modules: Iterable[str], callback: Callable[[], None], lost: str
 ) -> Callable[[], None]:
     """Run ``callback`` once: now if one of the modules is imported, else at the end of the first
@@ -55,25 +55,25 @@ def when_first_is_imported(
     What it raises is logged, with ``lost`` as what is missing now, and goes no further. Returns a
     function that cancels it.
     """
-    left = [callback]
+    pending = [callback]
     for module in modules:
         if sys.modules.get(module) is None:
-            _wait_for_import(module, left, lost)
+            _wait_for_import(module, pending, lost)
         elif is_imported(module):
-            _run_remaining(left, module, lost)
+            _run_remaining(pending, module, lost)
         else:  # too late for the hook
             log.warning(
                 "otel-recfn was asked for while %s is being imported: %s; ask before or after that",
                 module,
                 lost,
             )
-    return left.clear
+    return pending.clear
 
 
-def _run_remaining(left: list[Callable[[], None]], module: str, lost: str) -> None:
+def _run_remaining(pending: list[Callable[[], None]], module: str, lost: str) -> None:
     """Run a callback, unless it was cancelled or has run."""
     try:
-        for callback in [left.pop() for _ in left[:1]]:
+        for callback in [pending.pop() for _ in pending[:1]]:
             callback()
     except Exception as error:  # the user's `import torch` must go on
         if raised_by_signal_handler(error):
@@ -81,11 +81,12 @@ def _run_remaining(left: list[Callable[[], None]], module: str, lost: str) -> No
         log.exception("otel-recfn could not attach to %s; %s", module, lost)
 
 
-def _wait_for_import(module: str, left: list[Callable[[], None]], lost: str) -> None:
+def _wait_for_import(module: str, pending: list[Callable[[], None]], lost: str) -> None:
     with _lock:
         is_first = module not in _waiting
         # Many captures may pass.
-        _waiting[module] = [*(each for each in _waiting.get(module, ()) if each[0]), (left, lost)]
+        unfinished = [each for each in _waiting.get(module, ()) if each[0]]
+        _waiting[module] = [*unfinished, (pending, lost)]
     if is_first:
         import wrapt  # late, as it takes 50 ms
 
@@ -96,5 +97,5 @@ def _was_imported(module: ModuleType) -> None:
     with _lock:
         _executed.add(module.__name__)
         ready = _waiting.pop(module.__name__, [])  # wrapt forgets a hook that ran
-    for left, lost in ready:
-        _run_remaining(left, module.__name__, lost)
+    for pending, lost in ready:
+        _run_remaining(pending, module.__name__, lost)

@@ -199,7 +199,13 @@ class ModuleRanges(Source):
             chain.first_event_id = event_id
         outermost = _Outermost(module if model is None else model)
         _native.set_context_variable(_outermost, outermost)
-        return _Call(event_id, outermost, chain, decode_id, shape_attributes(inputs.shapes))
+        return _Call(
+            event_id,
+            outermost,
+            chain,
+            decode_id=decode_id,
+            attributes=shape_attributes(inputs.shapes),
+        )
 
     def leave_module(self, call: _Call, error: BaseException | None) -> None:
         """End the range of a module's call."""

@@ -21,7 +21,7 @@ from functools import wraps
 from typing import Any
 
 from otel_recfn.pytorch import details
-from otel_recfn.pytorch.late_import import when_torch_is_imported
+from otel_recfn.pytorch.late_import import call_at_torch_import
 from otel_recfn.support.forks import ForkSafeLock
 
 OBSERVERS = (
@@ -46,7 +46,7 @@ _running = 0
 _listeners: list[Callable[[bool], None]] = []
 
 
-def when_running_changes(listener: Callable[[bool], None]) -> None:
+def add_running_listener(listener: Callable[[bool], None]) -> None:
     """Call ``listener`` when observers of PyTorch's begin or cease to run in the process, and
     now if some run.
     """
@@ -62,7 +62,7 @@ def _watch() -> None:
     with _lock:
         watching, _watching = _watching, True
     if not watching:
-        when_torch_is_imported(_wrap_all)
+        call_at_torch_import(_wrap_all)
 
 
 def _wrap_all() -> None:

@@ -127,9 +127,9 @@ class Recorder:
             _native.count_discarded(drained.closed)
             raise
 
-    def give_up(self) -> None:
+    def discard_unread(self) -> None:
         """Count what was recorded and not drained as lost: no drain follows before a start."""
-        _native.give_up()
+        _native.discard_unread()
 
     def _batch(self, drained: _native.Drained, drained_ns: int) -> Batch:
         from otel_recfn.model.batch import Batch, Sample, SpanContextRef, drain_columns

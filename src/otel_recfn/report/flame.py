@@ -20,8 +20,9 @@ def flame(recording: Recording, limit: int) -> dict[str, Any]:
 
     Args:
         recording: the recording.
-        most: the frames that are kept: the longest, and those around them. The others are summed up
-            in frames without a name, at most one in each kept frame, and one at the top.
+        limit: the number of frames that are kept: the longest, and those around them. The others
+            are summed up in frames without a name, at most one in each kept frame, and one at the
+            top.
     """
     sums = recording.sums_by_path
     path = recording.path

@@ -216,11 +216,11 @@ const cell = (row, key, text) => {
 // --- the steps, the slowest first
 const fillSteps = () => {
   const severalProcesses = data.facts.processes > 1,
-    slowest = Math.max(1, ...data.steps.map((each) => each.wall));
+    longest = Math.max(1, ...data.steps.map((each) => each.wall));
   const head = ["Step", ...(severalProcesses ? ["Process"] : []), "Thread", "Wall", "Outside PyTorch", "Outside\u00a0%"];
   const body = data.steps.map((each) => {
     const bar = make("i");
-    bar.style.width = `${(100 * each.wall) / slowest}%`;
+    bar.style.width = `${(100 * each.wall) / longest}%`;
     return make(
       "tr",
       null,
@@ -233,8 +233,8 @@ const fillSteps = () => {
     );
   });
   const titles = make("tr", null, ...head.map((title) => make("th", {scope: "col", textContent: title})));
-  $("tab-slowest").hidden = !data.steps.length;
-  $("slowest").replaceChildren(make("table", null, make("thead", null, titles), make("tbody", null, ...body)));
+  $("tab-step-list").hidden = !data.steps.length;
+  $("step-list").replaceChildren(make("table", null, make("thead", null, titles), make("tbody", null, ...body)));
 };
 
 /* Shows the widest frame whose path ends with these names. */
@@ -310,7 +310,7 @@ const tools = () => {
   $("widths").hidden = current !== "flame";
 };
 
-const TABS = ["flame", "timeline", "table", "slowest"];
+const TABS = ["flame", "timeline", "table", "step-list"];
 const show = (name) => {
   current = name;
   for (const other of TABS) {

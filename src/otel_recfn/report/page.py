@@ -33,8 +33,8 @@ def page(title: str, tables: dict[str, Any]) -> str:
 
     Args:
         title: the page's title.
-        shown: the data that ``page.js`` draws, of types that JSON has; with ``flame``, ``timeline``
-            and ``table``.
+        tables: the data that ``page.js`` draws, of types that JSON has; with ``flame``,
+            ``timeline`` and ``table``.
     """
     # The only one that a browser runs here.
     script = '"use strict"; (() => {\n' + "\n".join(map(_asset, SCRIPTS)) + "})();\n"

@@ -222,7 +222,7 @@ const MEANING = {
     ["Total", "Time from begin to end, of all calls together. Where a call of that name runs in another, both count."],
     ["Mean, longest", "Time of one call, from begin to end. The longest one leads to its place in the time line."],
   ],
-  slowest: [
+  "step-list": [
     ["Wall", "Time from begin to end of a step, the slowest first. Its name leads to its place in the time line."],
     ["Outside PyTorch", "The part in which its thread had no range: Python between operators, files, or waiting."],
   ],
@@ -250,5 +250,5 @@ const KEYS = {
     ["/", "find"],
   ],
   table: [["/", "find"]],
-  slowest: [],
+  "step-list": [],
 };

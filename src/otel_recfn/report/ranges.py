@@ -24,7 +24,7 @@ class RecordedRanges:
 
     Args:
         processes: in their batches a row stands before the one around it, as a drain closes them.
-        beside: other processes of the run, whose ranges it doesn't have.
+        other_processes: those of the run, whose ranges it doesn't have.
 
     Attributes:
         lanes: the process and the name of each thread.
@@ -41,9 +41,11 @@ class RecordedRanges:
         work: the work of each range, as an index into WORKS.
     """
 
-    def __init__(self, processes: Sequence[Process], beside: Sequence[Process] = ()) -> None:
+    def __init__(
+        self, processes: Sequence[Process], other_processes: Sequence[Process] = ()
+    ) -> None:
         self.processes = processes
-        self.beside = beside
+        self.other_processes = other_processes
         columns = join_columns(processes)
         self.lanes = columns.lanes
         self.spans = columns.spans

@@ -28,7 +28,7 @@ from otel_recfn.report.labels import label_of, shorten
 from otel_recfn.report.page import in_frame, page
 from otel_recfn.report.process import Process
 from otel_recfn.report.recording import Recording
-from otel_recfn.report.sentences import wall_sentences, what_the_gpu_did, what_took_the_time
+from otel_recfn.report.sentences import describe_gpu, describe_time, wall_sentences
 from otel_recfn.report.texts import as_json, markdown
 from otel_recfn.report.timeline import timeline
 from otel_recfn.support.files import for_this_user
@@ -98,7 +98,7 @@ class Report:
 
     def sentences(self) -> list[str]:
         """The sentences that say the wall time, and what took it."""
-        return [*wall_sentences(self._recording), *what_took_the_time(self._recording)]
+        return [*wall_sentences(self._recording), *describe_time(self._recording)]
 
     def text(self, form: str) -> str:
         """The report in one of FORMS: the page, words for people (``md``) or data for programs
@@ -145,8 +145,8 @@ class Report:
             "kinds": KINDS,
             "findings": [self._finding_data(finding) for finding in self.findings],
             "sentences": self.sentences(),
-            "steps": self._slowest_steps(max(8, STEPS >> halved)),
-            "gpu": what_the_gpu_did(self._recording),
+            "steps": self._longest_steps(max(8, STEPS >> halved)),
+            "gpu": describe_gpu(self._recording),
             "flame": flame(self._recording, max(8, FRAMES >> halved)),
             "timeline": timeline(self._recording, max(8, BOXES >> halved)),
             "table": table(self._recording, max(8, NAMES >> halved)),
@@ -160,8 +160,8 @@ class Report:
             "anchor": [*process, *(shorten(label_of(name)) for name in finding.anchor)],
         }
 
-    def _slowest_steps(self, limit: int) -> list[dict[str, Any]]:
-        """The steps, the slowest first, each with its begin in the time line."""
+    def _longest_steps(self, limit: int) -> list[dict[str, Any]]:
+        """The steps, the longest first, each with its begin in the time line."""
         recording = self._recording
         steps: list[dict[str, Any]] = [
             {

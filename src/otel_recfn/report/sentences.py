@@ -23,7 +23,7 @@ MIN_SHARE = 0.01
 """The minimum share of the time that has a sentence."""
 
 
-def what_took_the_time(recording: Recording) -> list[str]:
+def describe_time(recording: Recording) -> list[str]:
     """The sentences that say how much of the wall time each kind of work took, at most six with
     the time outside PyTorch, and which operation most of that; and how much the rest. Their
     percentages add up to 100, as no moment counts twice."""
@@ -62,7 +62,7 @@ def wall_sentences(recording: Recording) -> list[str]:
     ]
 
 
-def what_the_gpu_did(recording: Recording) -> list[str]:
+def describe_gpu(recording: Recording) -> list[str]:
     """The sentences, one for each process with a GPU, that say how much of the time that was busy,
     and with what.
     """

@@ -13,10 +13,10 @@ from otel_recfn.report.flame import table
 from otel_recfn.report.kinds import GPU
 from otel_recfn.report.recording import Recording
 from otel_recfn.report.sentences import (
+    describe_gpu,
+    describe_time,
     device_rows,
     wall_sentences,
-    what_the_gpu_did,
-    what_took_the_time,
 )
 from otel_recfn.support.safe_texts import visible
 
@@ -43,11 +43,11 @@ def markdown(
     lines = [f"# {_escaped(title)}", ""]
     lines += [f"{_escaped(note)}\n" for note in notes]
     lines += ["## Look at this first", "", *(findings or ["Nothing stands out."])]
-    sentences = [*wall_sentences(recording), *what_took_the_time(recording)]
+    sentences = [*wall_sentences(recording), *describe_time(recording)]
     lines += ["", "## What took the time", "", *_items(sentences)]
     if steps := _step_rows(recording):
         lines += ["", "## By step", "", *_table_by_step(steps)]
-    if gpu_sentences := what_the_gpu_did(recording):
+    if gpu_sentences := describe_gpu(recording):
         lines += ["", "## What the GPU did", "", *_items(gpu_sentences)]
     lines += ["", "## By name", "", *_table_by_name(recording)]
     return visible("\n".join(lines) + "\n")
@@ -134,7 +134,7 @@ def as_json(
         "processes": [process.label for process in recording.processes],
         "findings": [{**finding._asdict(), "anchor": list(finding.anchor)} for finding in found],
         "wall": _walls(recording),
-        "what_took_the_time": what_took_the_time(recording),
+        "what_took_the_time": describe_time(recording),
         "gpu": device_rows(recording),
         "by_name": _names_with_times(recording),
     }

@@ -194,9 +194,9 @@ class Capture:
             return
         self.is_delivering = True
         try:
-            left = len(self._queue)
-            while self._queue and left:
-                left -= 1
+            waiting = len(self._queue)
+            while self._queue and waiting:
+                waiting -= 1
                 seen, reports = self._queue.popleft()
                 try:
                     for one in self._working_sinks:
@@ -269,7 +269,7 @@ def _exposed_ranges(selected: Selected, selection: Selection, spans: SpansSink) 
         trace_of=spans.trace_of,
         is_outside=spans.is_outside,
         start_step=spans.start_step,
-        saw=spans.saw,
+        note_parent_span=spans.note_parent_span,
     )
 
 

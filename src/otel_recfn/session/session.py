@@ -27,7 +27,7 @@ from otel_recfn import _native
 from otel_recfn.errors import CallRefused
 from otel_recfn.model.counters import losses
 from otel_recfn.pytorch import details
-from otel_recfn.pytorch.late_import import is_imported, when_imported
+from otel_recfn.pytorch.late_import import call_at_import, is_imported
 from otel_recfn.pytorch.thread_ids import follow_torch
 from otel_recfn.recording.recorder import Recorder, recorder
 from otel_recfn.session.capture import Capture
@@ -133,7 +133,7 @@ class Session:
         self._waiting_for_imports[capture] = waiting
         for module in [each for each in needed if each not in there]:
             enable = partial(self._enable_those_that_need, module, capture)
-            waiting.append(when_imported(module, enable, "what needs it is not recorded"))
+            waiting.append(call_at_import(module, enable, "what needs it is not recorded"))
         if capture not in self._captures:  # it was stopped meanwhile
             self._cancel_imports(capture)
 
@@ -303,7 +303,7 @@ class Session:
                     leaving = None if is_last else capture
                     last = self._draining.drain(close_open=is_last, leaving=leaving)
                 if is_last and last is None:
-                    self._draining.give_up()
+                    self._draining.discard_unread()
             self._leave(capture)
         return was_delivered
 
@@ -442,7 +442,7 @@ def process_session() -> Session:
     with _making:
         if _session is None:
             stop = details.PYTHON["stopped_recomputation"]
-            when_imported(stop.location[0], _expect_stopped_recomputation, stop.lost)
+            call_at_import(stop.location[0], _expect_stopped_recomputation, stop.lost)
             _session = Session(recorder)
         return _session
 

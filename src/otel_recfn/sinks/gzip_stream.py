@@ -143,9 +143,9 @@ def _members(
 
 def _member(text: memoryview, blocks: bytes, room: int) -> bytes:
     """A member that leaves room for another one in its page, or none; empty if it doesn't fit."""
-    left = room - MEMBERS_FRAME - len(blocks)
-    if left < 0 or left == 1:
+    unused = room - MEMBERS_FRAME - len(blocks)
+    if unused < 0 or unused == 1:  # the length of a filling takes two bytes
         return b""
-    fill = struct.pack("<H", left - 2) + bytes(left - 2) if 0 < left < MIN_ROOM else b""
+    fill = struct.pack("<H", unused - 2) + bytes(unused - 2) if 0 < unused < MIN_ROOM else b""
     head = FRAME.pack(*IDENTIFIED, DEFLATED, EXTRA if fill else 0, 0, FASTEST, UNKNOWN_SYSTEM)
     return b"".join([head, fill, blocks, struct.pack("<II", deflate.crc32(text), len(text))])

@@ -46,21 +46,21 @@ class TaskQueue(Generic[T]):
     Methods may be called from any thread, but for ``next``.
 
     Args:
-        most: the most that all tasks weigh together, with those in hand. A heavier one is taken if
-            there is no other.
-        weigh: what one weighs.
-        goes_first: where there is no room the oldest tasks of which this is true are dropped, then
-            the oldest others. For a new task of which it is true others aren't dropped: if the room
-            is still too small, the new one is dropped alone.
+        limit: the maximum weight of all tasks together, with those in hand. A heavier one is taken
+            if there is no other.
+        weigh: returns the weight of a task.
+        is_dropped_first: if there is no room, the oldest tasks of which this is true are dropped,
+            then the oldest others. For a new task of which it is true others aren't dropped: if
+            the room is still too small, the new one is dropped alone.
     """
 
     def __init__(
         self,
         limit: int,
         weigh: Callable[[T], int],
-        goes_first: Callable[[T], bool] = lambda _task: True,
+        is_dropped_first: Callable[[T], bool] = lambda _task: True,
     ) -> None:
-        self._limit, self._weigh, self._goes_first = limit, weigh, goes_first
+        self._limit, self._weigh, self._is_dropped_first = limit, weigh, is_dropped_first
         self._changed = threading.Condition()
         self._waiting: deque[tuple[T | Flush, int]] = deque()
         """The tasks and flushes that wait, with their weights."""
@@ -99,14 +99,14 @@ class TaskQueue(Generic[T]):
         missing = self._weight + weight - self._limit if self._weight else 0
         if missing <= 0:
             return found
-        for goes_first in (True, False):
-            if self._goes_first(task) and not goes_first:
+        for first in (True, False):
+            if self._is_dropped_first(task) and not first:
                 break  # what may stay longer than the new task isn't dropped for it
             # A signal handler may append.
             for index, (each, its_weight) in enumerate(list(self._waiting)):
                 if missing <= 0:
                     return found
-                if not isinstance(each, Flush) and self._goes_first(each) is goes_first:
+                if not isinstance(each, Flush) and self._is_dropped_first(each) is first:
                     found.append(index)
                     missing -= its_weight
         return found if missing <= 0 else None

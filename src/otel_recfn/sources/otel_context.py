@@ -85,11 +85,11 @@ class ContextWatcher(Source):
         self._ranges = RangeSpans(exposed) if exposed is not None else None
         watched = self._watched.get("get_current")
         if watched is not None:
-            watched.stand_in.shown_by = self._ranges.since if self._ranges is not None else 0
+            watched.replacement.exposed_by = self._ranges.since if self._ranges is not None else 0
 
     def read(self) -> ContextReading | None:
         """The current context of the calling thread or task; None if there is none."""
-        context = self._seen_without_ranges(self._attached_context())
+        context = self._context_without_ranges(self._attached_context())
         span = trace.get_current_span(context)
         # What a span processor of the program's runs in our thread would become spans, for which it
         # would run again.
@@ -117,7 +117,7 @@ class ContextWatcher(Source):
         if span_context.trace_flags.sampled:
             flags |= ContextFlag.SAMPLED
             if self._exposed is not None:
-                self._exposed.saw(span_context.trace_id, span_context.span_id, span)
+                self._exposed.note_parent_span(span_context.trace_id, span_context.span_id, span)
         state_number = (
             trace_states.keep(span_context.trace_state.to_header())
             if span_context.trace_state
@@ -149,7 +149,7 @@ class ContextWatcher(Source):
         context: Context = (watched.original if watched is not None else otel_context.get_current)()
         return context
 
-    def _seen_without_ranges(self, attached: Context) -> Context:
+    def _context_without_ranges(self, attached: Context) -> Context:
         """The current context, with a step's span, or with that of the thread for which PyTorch
         works in this one.
         """
@@ -160,11 +160,11 @@ class ContextWatcher(Source):
         return trace.set_span_in_context(launching, seen)
 
     def _watch(self) -> None:
-        _native.set_span_place(SPAN_KEY, trace.INVALID_SPAN, trace.get_current_span)
+        _native.set_span_lookup(SPAN_KEY, trace.INVALID_SPAN, trace.get_current_span)
         for target in (getattr(otel_context, "_RUNTIME_CONTEXT", None), otel_context):
             try:
                 for name in ("attach", "detach", "get_current"):
-                    function = ReplacedFunction(target, name, self._stand_in)
+                    function = ReplacedFunction(target, name, self._replacement)
                     # Before it is installed, so that none is left there that nobody knows.
                     self._watched[name] = function
                     function.install()
@@ -173,14 +173,14 @@ class ContextWatcher(Source):
             else:
                 return
 
-    def _stand_in(self, name: str, original: Callable[..., Any]) -> _native.ContextFunction:
+    def _replacement(self, name: str, original: Callable[..., Any]) -> _native.ContextFunction:
         return _native.ContextFunction(
             name, original, _variable_called(name, original), self._visible_context
         )
 
     def _leave(self) -> None:
         for function in self._watched.values():
-            function.stand_in.active = False
+            function.replacement.active = False
             function.remove()
         self._watched = {}
 
@@ -192,9 +192,9 @@ class ContextWatcher(Source):
         """
         try:
             # Kept, because another thread may end showing.
-            seen = self._seen_without_ranges(attached)
+            seen = self._context_without_ranges(attached)
             ranges = self._ranges
-            return ranges.seen_from(seen) if ranges is not None else seen
+            return ranges.visible_context(seen) if ranges is not None else seen
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise

@@ -32,7 +32,7 @@ class Wanted:
         extras: what is recorded at a price.
         sources: whose rows.
         profilers: one of the captures sees the rows of a profiler run alone.
-        shown: the ranges that the program sees as current spans; None for none.
+        exposed: the ranges that the program sees as current spans; None for none.
         calls: which Python calls, where ``sources`` has them.
     """
 

@@ -132,12 +132,13 @@ def function_name(frame: FrameType) -> str:
     function that it called. Without one of the program's, the innermost function.
     """
     called: FrameType | None = None
-    of_program: FrameType | None = frame
-    while of_program is not None and not _is_programs(of_program.f_code.co_filename):
-        called, of_program = of_program, of_program.f_back
-    if of_program is None:
+    program_frame: FrameType | None = frame
+    while program_frame is not None and not _is_programs(program_frame.f_code.co_filename):
+        called = program_frame
+        program_frame = program_frame.f_back
+    if program_frame is None:
         return _library_name(frame)
-    name = _name(of_program.f_code)
+    name = _name(program_frame.f_code)
     return f"{name}: {_library_name(called)}" if called is not None else name
 
 

@@ -98,7 +98,7 @@ class ExposedRanges(NamedTuple):
     """Starts the span of a step, from its name, number, code and begin in Unix nanoseconds, and
     the requests that it serves; None if nothing takes spans.
     """
-    saw: Callable[[int, int, object], None]
+    note_parent_span: Callable[[int, int, object], None]
     """Notes that a range begins below a sampled span of the program's, from its ids and itself."""
 
 
@@ -112,7 +112,7 @@ class RangeSpans:
         capture had begun already. It is of this object alone, by which ranges keep what it decided.
         """
 
-    def seen_from(self, attached: Context) -> Context:
+    def visible_context(self, attached: Context) -> Context:
         """The current context as the program sees it, if ``attached`` is attached."""
         if not _native.recording():
             return attached  # the newest range of an ending recording has a row that nobody gets
@@ -126,10 +126,10 @@ class RangeSpans:
     def _with_range(self, range_: TaskEntry, span: trace.Span, attached: Context) -> Context:
         exposed: tuple[Context, Context] | None = range_.exposed
         if exposed is not None and exposed[0] is attached:
-            range_.show(self.since, *exposed)  # another one may have decided so
+            range_.expose(self.since, *exposed)  # another one may have decided so
             return exposed[1]
         if self._is_unsampled(range_):
-            range_.show(self.since, attached, attached)
+            range_.expose(self.since, attached, attached)
             return attached
         span_context = self._span_context(range_)
         if span_context is None:
@@ -137,7 +137,7 @@ class RangeSpans:
         range_span: Any = RangeSpan(own_span(span), range_, span_context)
         seen = trace.set_span_in_context(range_span, attached)
         # False: another thread has ended the range.
-        return seen if range_.show(self.since, attached, seen) else attached
+        return seen if range_.expose(self.since, attached, seen) else attached
 
     def _is_unsampled(self, range_: TaskEntry) -> bool:
         """Whether the range lies below a span that isn't sampled, or where instrumentation is

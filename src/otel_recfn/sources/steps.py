@@ -102,9 +102,9 @@ class StepBlock:
         innermost = innermost_step()
         while innermost is not None and innermost not in self._open:
             innermost = innermost.outer
-        left = self._open[-1] if innermost is None else innermost
-        self._open.remove(left)
-        left.close(error)
+        step = self._open[-1] if innermost is None else innermost
+        self._open.remove(step)
+        step.close(error)
 
     async def __aenter__(self: Block) -> Block:
         self._enter(ASYNC)
@@ -265,10 +265,10 @@ class OpenStep:
         "ended",
         "entered",
         "event_id",
+        "exposed",
         "generation",
         "outer",
         "requests",
-        "shown",
         "span",
     )
 
@@ -290,8 +290,8 @@ class OpenStep:
         """The requests that it serves, if it is a batch."""
         self.begins = self.ended = False
         """Whether its range is about to begin."""
-        self.shown: Any = None
-        """The result of ``_native.show_step``; None if it has no span."""
+        self.exposed: Any = None
+        """The result of ``_native.expose_step``; None if it has no span."""
         self.event_id = 0
         self.entered: Any = None
         """The result of ``_native.enter``."""
@@ -299,7 +299,7 @@ class OpenStep:
         """What was generated below its span, if anything was."""
         if span is not None:
             seen = trace.set_span_in_context(span, outer_context)
-            self.shown = _native.show_step(span, exposed_steps.attached(), seen)
+            self.exposed = _native.expose_step(span, exposed_steps.attached(), seen)
         if span is not None or requests is not None:
             _open_steps[id(self)] = self
         _native.set_context_variable(_innermost, self)
@@ -339,8 +339,8 @@ class OpenStep:
             ticks = now.ticks
             duration_ns = now.monotonic_ns - self.began_ns
         cpu_time_ns = _native.end(self.event_id, text, stacktrace=stacktrace, at=ticks)
-        if self.shown is not None:
-            _native.end_step(self.shown)
+        if self.exposed is not None:
+            _native.end_step(self.exposed)
         _open_steps.pop(id(self), None)
         end_ns = self._unix_ns + duration_ns
         # Before its span ends, because the sink takes it then.

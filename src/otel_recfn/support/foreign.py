@@ -63,24 +63,26 @@ After: TypeAlias = Callable[..., Any]
 class ReplacedFunction:
     """``target``'s function ``name`` and what stands in its place, from ``install`` to ``remove``.
 
-    ``stand_in`` gets the function's name and itself, and makes what may be called like it.
+    ``replacement`` gets the function's name and itself, and makes what may be called like it.
     """
 
     def __init__(
-        self, target: Any, name: str, stand_in: Callable[[str, Callable[..., Any]], Any]
+        self, target: Any, name: str, replacement: Callable[[str, Callable[..., Any]], Any]
     ) -> None:
         self.target, self.name = target, name
         self._had_own = name in vars(target)
         self.original: Callable[..., Any] = getattr(target, name)
-        self.stand_in: Any = functools.update_wrapper(stand_in(name, self.original), self.original)
+        self.replacement: Any = functools.update_wrapper(
+            replacement(name, self.original), self.original
+        )
 
     def install(self) -> None:
         """Set the stand-in in the function's place."""
-        setattr(self.target, self.name, self.stand_in)
+        setattr(self.target, self.name, self.replacement)
 
     def remove(self) -> None:
         """Give the function back, unless somebody wrapped the stand-in, which then stays."""
-        if vars(self.target).get(self.name) is not self.stand_in:
+        if vars(self.target).get(self.name) is not self.replacement:
             return
         if self._had_own:
             setattr(self.target, self.name, self.original)

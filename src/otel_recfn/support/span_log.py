@@ -154,11 +154,16 @@ class SpanLog:
         self, begin: _Change, time_ns: int, is_exact: bool, thread: threading.Thread | None
     ) -> ProgramSpan:
         known = (thread.ident or 0, thread.name) if thread is not None else (0, "")
-        track = Track(0, 0, begin.native_id, *known)
-        parent_id = begin.parent[1] if begin.parent is not None else 0
-        opened = _OpenSpan(
-            begin, ProgramSpan(*begin.key, parent_id, begin.name, track, time_ns, 0, nests=False)
+        span = ProgramSpan(
+            *begin.key,
+            parent_id=begin.parent[1] if begin.parent is not None else 0,
+            name=begin.name,
+            thread=Track(0, 0, begin.native_id, *known),
+            start_ns=time_ns,
+            end_ns=0,
+            nests=False,
         )
+        opened = _OpenSpan(begin, span)
         nesting = self._nesting.setdefault(begin.native_id, {})
         for other in nesting.keys() - self._ancestors(begin, nesting):
             del nesting[other]  # another task's, which may go on when this one waits

@@ -109,8 +109,8 @@ NODE_NAME, AROUND_NODE = 1, 4
 
 def _with_nodes(rows: Sequence[Row]) -> list[Row]:
     """The same, where each range around a backward node is called so."""
-    around = {row.parent for row in rows if row.flags & NODE}
-    names = dict.fromkeys(around, AROUND_NODE) | {
+    enclosing = {row.parent for row in rows if row.flags & NODE}
+    names = dict.fromkeys(enclosing, AROUND_NODE) | {
         row.event_id: NODE_NAME for row in rows if row.flags & NODE
     }
     return [replace(row, name=names.get(row.event_id, row.name)) for row in rows]

@@ -33,7 +33,7 @@ def row(event_id: int, name: str, parent: int, start_ms: float, ms: float, **mor
     return {**place, "name": name, "start_ns": start_ns, "end_ns": start_ns + int(ms * MS), **more}
 
 
-def rows(*, of_node: int = 0, of_around: int = 0) -> list[Row]:
+def rows(*, node_flags: int = 0, enclosing_flags: int = 0) -> list[Row]:
     """In the order of their ends: a node that takes a hundredth of the time, a slow hook after
     it.
 
@@ -43,9 +43,17 @@ def rows(*, of_node: int = 0, of_around: int = 0) -> list[Row]:
     backward_times = {"scope": RecordScope.BACKWARD_FUNCTION, "shapes": "[[2,3]]", **numbers}
     return [
         row(OPERATOR, "aten::mul", NODE, 2, 0.5),
-        row(NODE, "MulBackward0", AROUND, 2, 1, flags=of_node, **backward_times),
+        row(NODE, "MulBackward0", AROUND, 2, 1, flags=node_flags, **backward_times),
         row(HOOK, "hook", AROUND, 4, 90),
-        row(AROUND, NODES_PREFIX + "MulBackward0", BACKWARD, 1, 95, flags=of_around, **numbers),
+        row(
+            AROUND,
+            NODES_PREFIX + "MulBackward0",
+            BACKWARD,
+            1,
+            95,
+            flags=enclosing_flags,
+            **numbers,
+        ),
         row(BACKWARD, "backward", 0, 0, 100),
     ]
 
@@ -150,7 +158,7 @@ def test_summed_up_they_count_once() -> None:
     assert len(done.plan.row) + _folded(done) == len(many) + 1
 
 
-def three_nodes(of_around: int = 0) -> list[Row]:
+def three_nodes(enclosing_flags: int = 0) -> list[Row]:
     """Three ranges of 20 ms, each around a node of 10 ms, in one of 100 ms; with flags."""
     nodes = []
     for number in range(3):
@@ -159,7 +167,14 @@ def three_nodes(of_around: int = 0) -> list[Row]:
         scope = {"scope": RecordScope.BACKWARD_FUNCTION}
         nodes += [
             row(around + 1, "MulBackward0", around, start_ms + 1, 10, **scope),
-            row(around, NODES_PREFIX + "MulBackward0", BACKWARD, start_ms, 20, flags=of_around),
+            row(
+                around,
+                NODES_PREFIX + "MulBackward0",
+                BACKWARD,
+                start_ms,
+                20,
+                flags=enclosing_flags,
+            ),
         ]
     return [*nodes, row(BACKWARD, "backward", 0, 0, 100)]
 
@@ -175,10 +190,10 @@ def test_a_sum_of_three_nodes_says_that_three_ranges_share_its_span() -> None:
     (summary,) = done.summaries
     assert (done.names[summary["name"]], summary["count"]) == ("MulBackward0", 3)
     assert summary["total_ns"] == 60 * MS
-    kept, of_sum, whole_unit = 0, 1, 1
+    kept, in_sum, whole_unit = 0, 1, 1
     assert done.sums[["span", "is_whole_unit", "ranges", "duration_ns"]].tolist() == [
         (kept, 0, 6, 60 * MS),
-        (of_sum, 0, 3, 0),
+        (in_sum, 0, 3, 0),
         (kept, whole_unit, 6, 60 * MS),
     ]
 
@@ -213,7 +228,7 @@ PARTIAL = int(EventFlag.PARTIAL)
 
 
 def test_where_the_program_saw_the_node_the_span_has_the_id_that_it_saw() -> None:
-    (done,) = decided([rows(of_node=EXPOSED)])
+    (done,) = decided([rows(node_flags=EXPOSED)])
     plan = done.plan
     parents = dict(zip(plan.event_id.tolist(), plan.parent.tolist(), strict=True))
     assert parents == {BACKWARD: 0, NODE: BACKWARD, HOOK: NODE, OPERATOR: NODE}
@@ -223,7 +238,7 @@ def test_where_the_program_saw_the_node_the_span_has_the_id_that_it_saw() -> Non
 
 
 def test_where_the_program_saw_both_there_are_two() -> None:
-    (done,) = decided([rows(of_node=EXPOSED, of_around=EXPOSED)])
+    (done,) = decided([rows(node_flags=EXPOSED, enclosing_flags=EXPOSED)])
     spans = all_spans([done])
     assert (spans[AROUND].name, spans[NODE].name) == (NODES_PREFIX + "MulBackward0", "MulBackward0")
     assert done.plan.span_id.tolist() == [
@@ -233,7 +248,7 @@ def test_where_the_program_saw_both_there_are_two() -> None:
 
 @pytest.mark.parametrize("flags", [PARTIAL, ERROR])
 def test_where_both_are_open_or_failed_they_are_one(flags: int) -> None:
-    (done,) = decided([rows(of_node=flags, of_around=flags)], budget=2)
+    (done,) = decided([rows(node_flags=flags, enclosing_flags=flags)], budget=2)
     assert [(event.name, int(event.flags)) for event in done.plan.batch.events()] == [
         ("backward", 0),
         ("MulBackward0", flags),
@@ -241,7 +256,7 @@ def test_where_both_are_open_or_failed_they_are_one(flags: int) -> None:
 
 
 def test_where_a_hook_failed_the_span_says_so_of_the_range_around() -> None:
-    (done,) = decided([rows(of_around=ERROR)])
+    (done,) = decided([rows(enclosing_flags=ERROR)])
     around = all_spans([done])[AROUND]
     assert (around.name, int(around.flags)) == (NODES_PREFIX + "MulBackward0", ERROR)
     assert NODE not in all_spans([done])

@@ -128,10 +128,10 @@ def test_each_nanosecond_is_the_time_of_one_range(rows: list[Row], budget: int) 
         name = str(CALLED.get(row.name, {}).get("name", f"name {row.name}"))
         count, self_ns = expected.get(name, (0, 0))
         expected[name] = count + 1, self_ns + own[row.event_id]
-    assert top_of_whole_unit(one) == expected
+    assert unit_top_names(one) == expected
 
 
-def top_of_whole_unit(one: Decided) -> dict[str, tuple[int, int]]:
+def unit_top_names(one: Decided) -> dict[str, tuple[int, int]]:
     """The names that took most of a unit, how often they ran and how long themselves."""
     index = int(np.flatnonzero(one.sums["is_whole_unit"])[0])
     first, last = [0, *one.sums["top_end"].tolist()][index : index + 2]
@@ -175,12 +175,12 @@ def test_a_span_says_what_was_folded_into_it(rows: list[Row], budget: int) -> No
 def test_a_sum_stands_for_all_ranges_of_its_path(rows: list[Row], budget: int) -> None:
     one = folded(rows, budget)
     places = folded_by_place(rows, one)
-    place_of_id = {row.event_id: place for place, members in places.items() for row in members}
-    assert len({place_of_id[each] for each in one.summaries["first_id"].tolist()}) == len(
+    places_by_id = {row.event_id: place for place, members in places.items() for row in members}
+    assert len({places_by_id[each] for each in one.summaries["first_id"].tolist()}) == len(
         one.summaries
     )
     for each in one.summaries:
-        members = places[place_of_id[int(each["first_id"])]]
+        members = places[places_by_id[int(each["first_id"])]]
         times = [row.duration_ns for row in members]
         assert (each["count"], each["total_ns"]) == (len(times), sum(times))
         assert (each["shortest_ns"], each["longest_ns"]) == (min(times), max(times))
@@ -203,8 +203,8 @@ def same(one: Decided, other: Decided) -> None:
     assert kept(one) == kept(other)
     assert list(one.plan.batch.events()) == list(other.plan.batch.events())
     assert one.sums.tolist() == other.sums.tolist()
-    numbers_of_names = {"name", "module", "enclosing_module"}
-    columns = [each for each in one.summaries.dtype.names or () if each not in numbers_of_names]
+    name_columns = {"name", "module", "enclosing_module"}
+    columns = [each for each in one.summaries.dtype.names or () if each not in name_columns]
     assert one.summaries[columns].tolist() == other.summaries[columns].tolist()
     assert list(top_names(one)) == list(top_names(other))
 

@@ -35,7 +35,7 @@ def parents(decided: Decided) -> dict[int, int]:
     return dict(zip(plan.batch.event_id.tolist(), plan.parent.tolist(), strict=True))
 
 
-def sums_of_unit(decided: Decided) -> Any:
+def unit_sums(decided: Decided) -> Any:
     (sums,) = decided.sums[decided.sums["is_whole_unit"] != 0]
     return sums
 
@@ -70,7 +70,7 @@ def test_what_ends_after_the_range_that_it_lies_in_is_folded_into_that(inner: in
         Row(INNERMOST, inner, 3, 2 * MS, MS),
     ]
     stage.add(batch_of(twice(rows)))
-    sums = sums_of_unit(decide(stage, 0))
+    sums = unit_sums(decide(stage, 0))
     assert (sums["ranges"], sums["duration_ns"]) == (6, 8 * MS)
 
 
@@ -78,7 +78,7 @@ def test_asynchronous_ranges_in_each_other_are_no_time_twice() -> None:
     stage = Stage(9)
     rows = [Row(INNER, OUTER, 2, 1, 7 * MS, ASYNC), Row(OUTER, 0, 1, 0, 8 * MS, ASYNC)]
     stage.add(batch_of(twice(rows)))
-    sums = sums_of_unit(decide(stage, 0))
+    sums = unit_sums(decide(stage, 0))
     assert (sums["ranges"], sums["duration_ns"]) == (4, 16 * MS)
 
 

@@ -57,8 +57,8 @@ def stretches(one: Decided) -> dict[int, Stretch]:
     batch = one.plan.batch
     times = zip(batch.start_ns.tolist(), batch.end_ns.tolist(), strict=True)
     found = dict(zip(one.plan.span_id.tolist(), times, strict=True))
-    for span_id, *times_of_sum in one.summaries[["span_id", "start_ns", "end_ns"]].tolist():
-        found[span_id] = (times_of_sum[0], times_of_sum[1])
+    for span_id, *sum_times in one.summaries[["span_id", "start_ns", "end_ns"]].tolist():
+        found[span_id] = (sum_times[0], sum_times[1])
     return found
 
 

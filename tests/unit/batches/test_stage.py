@@ -175,7 +175,7 @@ class Play:
         self.stage = Stage(*how)
         self.units: dict[int, SpanContext] = {}
         """The spans above open units, by the units' numbers."""
-        self.above: set[int] = set()
+        self.parent_span_ids: set[int] = set()
         """The ids of spans above units, open or not."""
         self.rows: Counter[int] = Counter()
         """The rows of each open unit that wait or are folded."""
@@ -190,9 +190,9 @@ class Play:
         added = self.stage.add(batch, own_roots(roots))
         assert sum(added.outcomes) == len(batch)
         self.units.update(added.new_units)
-        self.above |= {above.span_id for above in added.new_units.values()}
+        self.parent_span_ids |= {span.span_id for span in added.new_units.values()}
         assert [one.unit for one in self.stage.units()] == list(self.units)
-        assert [self.stage.find(above) for above in self.units.values()] == list(self.units)
+        assert [self.stage.find(span) for span in self.units.values()] == list(self.units)
         for one in self.stage.units():
             self.rows[one.unit] += one.rows - before.get(one.unit, 0)
         assert sum(one.rows for one in self.stage.units()) - sum(before.values()) == added.planned
@@ -250,7 +250,7 @@ class Play:
         ]
         for span_id, parent_id in spans:
             assert span_id not in self.sent
-            assert parent_id in self.sent or parent_id in self.above or parent_id in open_ids
+            assert parent_id in self.sent | self.parent_span_ids or parent_id in open_ids
             self.sent.add(span_id)
 
     def check_links(self, one: Decided) -> None:
@@ -258,7 +258,7 @@ class Play:
         plan = one.plan
         links = zip(plan.linked_id.tolist(), plan.parent_id.tolist(), strict=True)
         for linked_id, parent_id in [link for link in links if link[0]]:
-            assert linked_id in self.sent or linked_id in self.above
+            assert linked_id in self.sent or linked_id in self.parent_span_ids
             assert linked_id != parent_id
 
 

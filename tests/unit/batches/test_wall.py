@@ -64,10 +64,10 @@ def test_only_threads_that_worked_are_told() -> None:
     """A pool's thread that ran little may have waited; autograd's only works for others."""
     pool = Track(3, 3, 1003, 0, "pool-1")
     trainer = Track(4, 4, 1004, 0, "trainer")
-    of_main = make_event_id(MAIN_THREAD.number, 1)
+    main_range = make_event_id(MAIN_THREAD.number, 1)
     assert outside_ms(
         ran("aten::mm", 0, 80),
-        ran("MulBackward0", 0, 70, thread=WORKER_THREAD, parent=of_main),
+        ran("MulBackward0", 0, 70, thread=WORKER_THREAD, parent=main_range),
         ran("aten::mm", 0, 49, thread=pool),
     ) == {"MainThread": 20}
     assert outside_ms(ran("aten::mm", 0, 80), ran("aten::mm", 0, 51, thread=pool)) == {

@@ -76,8 +76,8 @@ def test_dropped_in_another_thread_it_is_told(caplog: pytest.LogCaptureFixture) 
         return disable_profiler_legacy()
 
     with ThreadPoolExecutor(1) as pool:
-        (of_thread,) = pool.submit(drop).result()
-    assert len(of_thread) == 2  # its run went on until it ended it
+        (thread_events,) = pool.submit(drop).result()
+    assert len(thread_events) == 2  # its run went on until it ended it
     assert "the profile could not be written" in caplog.text
     disable_profiler_legacy()
 

@@ -221,8 +221,8 @@ def test_every_pop_follows_its_push_also_when_others_ended_it(
         times = [event.cpu_ns for event in events]
         assert times == sorted(times)
         ranges = sorted((event for event in events if event.handle), key=lambda event: event.handle)
-        for _, of_range in groupby(ranges, key=lambda event: event.handle):
-            assert [event.kind_str for event in of_range] in (["push"], ["push", "pop"])
+        for _, range_events in groupby(ranges, key=lambda event: event.handle):
+            assert [event.kind_str for event in range_events] in (["push"], ["push", "pop"])
 
 
 def event(number: int) -> LegacyEvent:

@@ -279,7 +279,7 @@ def test_what_a_compiler_failed_at_is_not_tried_again_in_the_process(
 def test_what_cannot_be_loaded_says_so(
     torch: Path, cache: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def of_another_machine(path: Path) -> None:
+    def fail_as_on_another_machine(path: Path) -> None:
         raise OSError("it is of another machine")
 
     use_compiler(monkeypatch, log, COPYING)
@@ -288,7 +288,7 @@ def test_what_cannot_be_loaded_says_so(
             ObserverUnavailable,
             match="it is of another machine; remove it, or set OTEL_RECFN_CACHE_DIR",
         ):
-            observer_build.load(TORCH_OBSERVER, of_another_machine)
+            observer_build.load(TORCH_OBSERVER, fail_as_on_another_machine)
     assert runs(log) == 1
 
 

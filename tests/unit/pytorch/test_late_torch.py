@@ -19,7 +19,7 @@ SOURCE = Path(late_torch.__file__).parents[2]
 PRELUDE = """
 import logging, sys, threading
 logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
-from otel_recfn.pytorch.late_import import _waiting, when_imported, when_torch_is_imported
+from otel_recfn.pytorch.late_import import _waiting, call_at_import, call_at_torch_import
 assert "torch" not in sys.modules
 ran = []
 def note(): ran.append(getattr(sys.modules["torch"], "complete", False))
@@ -48,9 +48,9 @@ def test_again_after_being_called_off(site: Path) -> None:
         site,
         """
 for _ in range(100):
-    when_torch_is_imported(note)()
+    call_at_torch_import(note)()
 assert len(_waiting["torch"]) == 1  # what was called off is not kept
-when_torch_is_imported(note)
+call_at_torch_import(note)
 import torch
 assert ran == [True]
 from wrapt import importer
@@ -62,7 +62,7 @@ assert not importer._post_import_hooks
 def test_a_callback_that_raises_does_not_break_the_import(site: Path) -> None:
     output = run(
         site,
-        "when_torch_is_imported(lambda: 1 / 0); when_torch_is_imported(note); import torch; assert"
+        "call_at_torch_import(lambda: 1 / 0); call_at_torch_import(note); import torch; assert"
         " ran == [True]",
     )
     assert output.count("ERROR otel-recfn could not attach to torch") == 1
@@ -76,7 +76,7 @@ def test_an_import_that_fails_first(site: Path) -> None:
     run(
         site,
         """
-when_torch_is_imported(note)
+call_at_torch_import(note)
 try: import torch
 except ImportError: pass
 assert ran == []
@@ -88,10 +88,10 @@ assert ran == [True]
 
 def test_while_it_is_being_imported_that_is_said(site: Path) -> None:
     (site / "torch" / "__init__.py").write_text(
-        "import __main__\n__main__.when_torch_is_imported(__main__.note)\n"
+        "import __main__\n__main__.call_at_torch_import(__main__.note)\n"
     )
     output = run(
-        site, "import torch; assert not ran; when_torch_is_imported(note); assert ran == [False]"
+        site, "import torch; assert not ran; call_at_torch_import(note); assert ran == [False]"
     )
     assert output.startswith(
         "WARNING otel-recfn was asked for while torch is being imported: operators"
@@ -104,13 +104,13 @@ def test_a_part_that_torch_imports_late(site: Path) -> None:
         site,
         """
 late = []
-when_imported("torch.late", lambda: late.append(sys.modules["torch.late"].complete), "nothing")
-when_torch_is_imported(note)
+call_at_import("torch.late", lambda: late.append(sys.modules["torch.late"].complete), "nothing")
+call_at_torch_import(note)
 import torch
 assert (ran, late) == ([True], [])
 import torch.late
 assert late == [True]
-when_imported("torch.late", lambda: late.append(2), "nothing")
+call_at_import("torch.late", lambda: late.append(2), "nothing")
 assert late == [True, 2]
 """,
     )

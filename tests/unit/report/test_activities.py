@@ -146,10 +146,10 @@ def test_a_step_is_one_by_its_name_where_the_category_is_that_of_operators(
 ) -> None:
     """Earlier versions of torch.profiler and torch_npu write it so."""
     path = tmp_path / "t.json"
-    steps_of_both = [
+    all_events = [
         slice_of("ProfilerStep#3", category, ON_HOST),
         slice_of("ProfilerStep#4", "kernel", ON_STREAM),
     ]
-    path.write_text(json.dumps(steps_of_both))
+    path.write_text(json.dumps(all_events))
     (wall,) = Recording(read_processes([path])).walls
     assert [step.name for thread in wall.threads for step in thread.steps] == ["ProfilerStep#3"]

@@ -225,9 +225,9 @@ def test_what_the_profiler_itself_takes_is_no_work(tmp_path: Path) -> None:
     program.compute(2000, 100)
     program.wait("torch.cuda.synchronize()")
     without = as_data(tmp_path, program)
-    place = {"pid": -1, "tid": 0, "ts": 0, "dur": program.now}
+    times = {"pid": -1, "tid": 0, "ts": 0, "dur": program.now}
     program.events.append(
-        {"ph": "X", "cat": "overhead", "name": "Activity Buffer Request", **place}
+        {"ph": "X", "cat": "overhead", "name": "Activity Buffer Request", **times}
     )
     data = as_data(tmp_path, program)
     for part in ("findings", "what_took_the_time", "gpu"):

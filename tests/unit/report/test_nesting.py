@@ -16,7 +16,7 @@ pytestmark = pytest.mark.one_python
 Drawn = list[tuple[int, int, int, tuple[bool, bool]]]
 times = st.integers(0, 40)
 kinds = st.sampled_from([(False, False), (True, False), (True, True)])
-slices_of_threads = st.lists(st.tuples(st.integers(1, 2), times, times, kinds), max_size=20)
+thread_slices = st.lists(st.tuples(st.integers(1, 2), times, times, kinds), max_size=20)
 
 
 def columns(drawn: Drawn) -> Slices:
@@ -27,7 +27,7 @@ def columns(drawn: Drawn) -> Slices:
     return Slices(start, start + length, thread, *masks)
 
 
-@given(slices_of_threads)
+@given(thread_slices)
 def test_each_lies_in_the_innermost_that_began_before_and_ends_after_it(drawn: Drawn) -> None:
     slices = columns(drawn)
     nested = nested_by_time(slices)
@@ -38,23 +38,25 @@ def test_each_lies_in_the_innermost_that_began_before_and_ends_after_it(drawn: D
         holders = [
             each for each in range(place) if slices.can_enclose[each] and not nested.crosses[each]
         ]
-        around = [each for each in holders if slices.thread[each] == thread and ends[each] > start]
-        crosses = bool(around) and end > ends[around[-1]] + ROUNDING_NS
-        outlasted = [each for each in around if ends[each] < end]
+        enclosing = [
+            each for each in holders if slices.thread[each] == thread and ends[each] > start
+        ]
+        crosses = bool(enclosing) and end > ends[enclosing[-1]] + ROUNDING_NS
+        outlasted = [each for each in enclosing if ends[each] < end]
         if crosses and can_enclose and slices.begins_block[outlasted[0]]:
             for each in outlasted:
                 ends[each] = start
-            around = around[: -len(outlasted)]
+            enclosing = enclosing[: -len(outlasted)]
             crosses = False
-        if around and not crosses:
-            ends[place] = min(end, ends[around[-1]])
-        fitting = [each for each in around if ends[each] >= ends[place]]
+        if enclosing and not crosses:
+            ends[place] = min(end, ends[enclosing[-1]])
+        fitting = [each for each in enclosing if ends[each] >= ends[place]]
         assert nested.parent[place] == (fitting[-1] if fitting else -1)
         assert nested.crosses[place] == crosses
     assert nested.end.tolist() == ends
 
 
-@given(slices_of_threads, st.lists(st.integers(0, 90), min_size=1, max_size=6))
+@given(thread_slices, st.lists(st.integers(0, 90), min_size=1, max_size=6))
 def test_what_is_open_at_a_time(drawn: Drawn, times: list[int]) -> None:
     slices = columns(drawn)
     nested = nested_by_time(slices)

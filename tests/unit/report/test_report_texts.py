@@ -21,7 +21,7 @@ from otel_recfn.report.page import ROWS_WITHOUT_SCRIPTS
 from otel_recfn.report.process import Process
 from otel_recfn.report.recording import Recording
 from otel_recfn.report.report import Report
-from otel_recfn.report.sentences import what_took_the_time
+from otel_recfn.report.sentences import describe_time
 from otel_recfn.report.terminal import tree_with_bars
 
 NASTY = "a|b `c` <img src=x onerror=alert(1)>\n# *d*"
@@ -41,7 +41,7 @@ def trained() -> Process:
 
 
 def test_what_took_the_time_is_said_in_words() -> None:
-    assert what_took_the_time(Recording([trained()])) == [
+    assert describe_time(Recording([trained()])) == [
         "Backward passes took 50% of the time, 50 ms: aten::mm itself 40 ms of it.",
         "Calls of modules took 30% of the time, 30 ms: aten::addmm itself 28 ms of it.",
         "Optimizers took 15% of the time, 15 ms.",
@@ -54,7 +54,7 @@ def test_what_took_the_time_is_said_in_words() -> None:
 def test_a_range_of_the_programs_own_is_no_code_outside() -> None:
     load = Ran("load", 60_000, (), {"source": EventSource.RECORD_FUNCTION, "scope": 7})
     seen = Recording([process(load, Ran("aten::mm", 20_000), pause_us=20_000)])
-    assert what_took_the_time(seen) == [
+    assert describe_time(seen) == [
         "Your own ranges took 60% of the time, 60 ms.",
         "Other operators took 20% of the time, 20 ms.",
         "Code outside PyTorch took 20% of the time, 20 ms: Python between operators, files, or"
@@ -71,7 +71,7 @@ def test_each_range_does_its_own_work_among_those_of_its_name() -> None:
         Ran("plain", 30_000),
     ]
     for ordered in (ran, ran[::-1]):
-        assert what_took_the_time(Recording([process(*ordered)])) == [
+        assert describe_time(Recording([process(*ordered)])) == [
             "Your own ranges took 50% of the time, 50 ms: plain itself 30 ms of it.",
             "Other operators took 40% of the time, 40 ms: plain itself 30 ms of it.",
             "Code outside PyTorch took 10% of the time, 10 ms: Python between operators, files, or"
@@ -99,7 +99,7 @@ def test_what_an_optimizers_closure_calls_is_no_work_of_the_optimizer() -> None:
         (Ran("batch", 30_000, (forward,)), backward, Ran("aten::add_", 10_000)),
     )
     assert [
-        text.partition(" of the time")[0] for text in what_took_the_time(Recording([process(step)]))
+        text.partition(" of the time")[0] for text in describe_time(Recording([process(step)]))
     ] == [
         "Backward passes took 50%",
         "Calls of modules took 30%",
@@ -112,7 +112,7 @@ def test_python_that_is_recorded_is_no_rest() -> None:
         "app.py(9): inner", 60_000, (Ran("aten::mm", 20_000),), {"source": EventSource.PYTHON_CALL}
     )
     outer = Ran("app.py(1): outer", 100_000, (inner,), {"source": EventSource.PYTHON_CALL})
-    assert what_took_the_time(Recording([process(outer)])) == [
+    assert describe_time(Recording([process(outer)])) == [
         "Python functions took 80% of the time, 80 ms: app.py(1): outer itself 40 ms of it.",
         "Other operators took 20% of the time, 20 ms.",
     ]
@@ -120,13 +120,13 @@ def test_python_that_is_recorded_is_no_rest() -> None:
 
 def test_the_rest_says_python_as_it_is_written() -> None:
     short = Ran("app.py(1): outer", 500, (), {"source": EventSource.PYTHON_CALL})
-    *_, rest = what_took_the_time(Recording([process(Ran("aten::mm", 99_000), short)]))
+    *_, rest = describe_time(Recording([process(Ran("aten::mm", 99_000), short)]))
     assert rest.endswith(": Python functions.")
 
 
 def test_shares_are_of_the_wall_time_however_long_a_pause_is() -> None:
     ran = [Ran("aten::mm", 1_000)] * 2
-    (outside, operators) = what_took_the_time(Recording([process(*ran, pause_us=98_000)]))
+    (outside, operators) = describe_time(Recording([process(*ran, pause_us=98_000)]))
     assert outside.startswith("Code outside PyTorch took 98% of the time, 98 ms: ")
     assert operators == "Other operators took 2% of the time, 2 ms."
     text = Report([process(*ran, pause_us=98_000)]).text("md")
@@ -168,8 +168,8 @@ def test_each_step_says_what_was_outside() -> None:
 
 
 def test_several_processes_are_summed_up() -> None:
-    alone = what_took_the_time(Recording([trained()]))
-    twice = what_took_the_time(Recording([trained(), trained()]))
+    alone = describe_time(Recording([trained()]))
+    twice = describe_time(Recording([trained(), trained()]))
     assert [text.partition(",")[0] for text in alone] == [text.partition(",")[0] for text in twice]
     assert "100 ms" in twice[0]
 
@@ -195,7 +195,7 @@ def test_json_has_the_same() -> None:
     assert data["by_name"][0] == {"name": "aten::mm", "count": 1, **times}
     assert sum(row["self_us"] for row in data["by_name"]) == 100_300
     assert data["wall"][0]["wall_us"] == 100_300
-    assert data["what_took_the_time"] == what_took_the_time(Recording([trained()]))
+    assert data["what_took_the_time"] == describe_time(Recording([trained()]))
 
 
 @pytest.mark.parametrize(("encoding", "block"), [("utf-8", "█"), ("ascii", "#")])

@@ -32,13 +32,13 @@ def loads(us: int) -> list[Ran]:
 )
 def test_the_first_batch_isnt_waited_for(us: int, is_found: bool, serious: bool) -> None:
     """It is half of the recording here."""
-    of_data = findings_by_rule(*loads(us)).get("data")
-    assert (of_data is not None) == is_found
-    if of_data is not None:
-        assert of_data.serious == serious
-        assert of_data.anchor == (NEXT,)
+    data_finding = findings_by_rule(*loads(us)).get("data")
+    assert (data_finding is not None) == is_found
+    if data_finding is not None:
+        assert data_finding.serious == serious
+        assert data_finding.anchor == (NEXT,)
         batches = f"101 batches; after the first they take {us // 1000} ms each."
-        assert of_data.text == f"The DataLoader makes each batch in the loop itself: {batches}"
+        assert data_finding.text == f"The DataLoader makes each batch in the loop itself: {batches}"
 
 
 def test_batches_are_counted_as_in_the_tree_of_calls() -> None:
@@ -156,11 +156,11 @@ def test_a_loop_of_tiny_operators_is_one_range_that_calls_the_same_often() -> No
         Ran("one", 160, operators[:63]), Ran("two", 160, operators[:63])
     )
     assert "tiny" not in findings_by_rule(Ran("loop", 64_000, tuple([Ran("aten::add", 1000)] * 64)))
-    of_threads = [
+    threads = [
         Ran("aten::add", 2, columns={"thread": thread}) for thread in (MAIN_THREAD, WORKER_THREAD)
     ]
-    assert "tiny" in findings_by_rule(*of_threads[:1] * 64)
-    assert "tiny" not in findings_by_rule(*of_threads * 63)
+    assert "tiny" in findings_by_rule(*threads[:1] * 64)
+    assert "tiny" not in findings_by_rule(*threads * 63)
 
 
 CELL = Ran(
@@ -270,8 +270,8 @@ def test_pauses_count_up_to_ten_milliseconds() -> None:
 
 def test_what_ran_beside_others_takes_wall_time_and_hides_no_finding() -> None:
     """Its thread may have waited for requests meanwhile."""
-    beside = Ran("beside", 96_000, (), {"flags": EventFlag.ASYNC})
-    copies = findings_by_rule(beside, Ran("aten::to", 2000), Ran("aten::mm", 2000))["copy"]
+    others = Ran("beside", 96_000, (), {"flags": EventFlag.ASYNC})
+    copies = findings_by_rule(others, Ran("aten::to", 2000), Ran("aten::mm", 2000))["copy"]
     assert copies.share == pytest.approx(0.02)
     assert copies.serious
 
@@ -366,8 +366,8 @@ def test_threads_that_only_wait_change_no_finding(waiting: dict[str, Any]) -> No
         "end_ns": BASE_NS + 10_000_000,
     }
     threads = [WORKER_THREAD._replace(number=number, thread_id=number) for number in range(2, 11)]
-    beside = [{**columns, **waiting, "thread": thread} for thread in threads]
-    seen = Recording([Process("", make_batch([copying, computing, *beside]))])
+    others = [{**columns, **waiting, "thread": thread} for thread in threads]
+    seen = Recording([Process("", make_batch([copying, computing, *others]))])
     (copies,) = [each for each in findings([seen]) if each.serious]
     assert (copies.rule, copies.share) == ("copy", pytest.approx(0.6))
 

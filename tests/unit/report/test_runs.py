@@ -43,8 +43,8 @@ def test_files_that_are_not_of_one_run(tmp_path: Path, capsys: pytest.CaptureFix
     assert "name another file" in capsys.readouterr().err
 
 
-def traces_of_runs(folder: Path, *runs: tuple[str, str, float]) -> list[Path]:
-    """Traces of ours: the name of each, its run, and when it begins, in seconds; each records
+def write_traces(folder: Path, *runs: tuple[str, str, float]) -> list[Path]:
+    """Write traces of ours, each given by its name, its run, and its begin in seconds; each records
     for ten.
     """
     paths = []
@@ -74,7 +74,7 @@ def test_a_report_reads_the_newest_run_and_says_what_it_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     older = [(f"t.pid{number}", "one", 0.0) for number in range(7)]
-    paths = traces_of_runs(tmp_path, *older, ("t", "two", 20.0), ("t.pid9", "two", 7200.0))
+    paths = write_traces(tmp_path, *older, ("t", "two", 20.0), ("t.pid9", "two", 7200.0))
     assert read(paths) == ["t", "t.pid9"], (
         "however far apart, since they say that they are of one run"
     )
@@ -94,7 +94,7 @@ def test_a_report_reads_the_newest_run_and_says_what_it_left_out(
 def test_runs_at_the_same_time_are_shown_side_by_side(tmp_path: Path) -> None:
     """Ranks are launched one by one."""
     ranks = [("t.rank0", "a", 100.0), ("t.rank1", "b", 105.0), ("t.rank2", "c", 111.0)]
-    paths = traces_of_runs(tmp_path, ("t.rank3", "old", 80.0), *ranks, ("t.rank0.pid7", "a", 95.0))
+    paths = write_traces(tmp_path, ("t.rank3", "old", 80.0), *ranks, ("t.rank0.pid7", "a", 95.0))
     assert read(paths) == ["t.rank0", "t.rank1", "t.rank2", "t.rank0.pid7"]
 
 
@@ -102,7 +102,7 @@ def test_files_of_all_runs_are_read_where_that_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As of ranks of one job that never record at the same time."""
-    paths = traces_of_runs(
+    paths = write_traces(
         tmp_path, ("t.rank0", "one", 0.0), ("t.rank1", "two", 7200.0), ("kineto", "", 60.0)
     )
     assert main(["report", *map(str, paths), "--all-runs", "--format", "json"]) == 0
@@ -111,7 +111,7 @@ def test_files_of_all_runs_are_read_where_that_is_asked_for(
 
 
 def test_an_older_run_of_another_program_is_left_out(tmp_path: Path) -> None:
-    (newest,) = traces_of_runs(tmp_path, ("t", "two", 20.0))
+    (newest,) = write_traces(tmp_path, ("t", "two", 20.0))
     named = {
         "ph": "M",
         "name": "process_name",
@@ -124,7 +124,7 @@ def test_an_older_run_of_another_program_is_left_out(tmp_path: Path) -> None:
 
 
 def test_traces_that_say_of_no_run_are_read_with_the_newest(tmp_path: Path) -> None:
-    paths = traces_of_runs(
+    paths = write_traces(
         tmp_path,
         ("old", "one", 0.0),
         ("t", "two", 20.0),

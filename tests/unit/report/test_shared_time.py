@@ -66,8 +66,8 @@ def as_events(run: list[Slice]) -> list[dict[str, Any]]:
     events = list[dict[str, Any]]()
     for thread, work, begin, end in run:
         name, category = NAMES[work]
-        place = {"pid": 1, "tid": thread, "ts": begin, "dur": end - begin}
-        events.append({"ph": "X", "name": name, "cat": category, **place, "args": {}})
+        times = {"pid": 1, "tid": thread, "ts": begin, "dur": end - begin}
+        events.append({"ph": "X", "name": name, "cat": category, **times, "args": {}})
     return events
 
 

@@ -40,7 +40,7 @@ class Notes:
             in_child=lambda: self.heard.append(f"child {order.name}"),
         )
 
-    def of_a_fork(self) -> tuple[list[str], list[str]]:
+    def around_fork(self) -> tuple[list[str], list[str]]:
         """What the parent and what the child noted."""
         read, write = os.pipe()
         child = os.fork()
@@ -60,7 +60,7 @@ def test_the_order_is_that_of_the_names_whatever_came_first() -> None:
         notes.follow(order)
     names = ["RECORDER", "SESSION", "THREAD_STATE"]
     before = [f"before {name}" for name in reversed(names)]
-    parent, child = notes.of_a_fork()
+    parent, child = notes.around_fork()
     assert parent == [*before, *(f"parent {name}" for name in names)]
     assert child == [*before, *(f"child {name}" for name in names)]
 
@@ -75,7 +75,7 @@ def test_one_that_raises_is_logged_and_the_others_are_told(
     around_forks(Order.RECORDER, before=fail, in_parent=fail, in_child=fail)
     notes.follow(Order.RECORDER)
     around_forks(Order.THREAD_STATE, before=fail, in_parent=fail, in_child=fail)
-    parent, child = notes.of_a_fork()
+    parent, child = notes.around_fork()
     assert parent == ["before RECORDER", "parent RECORDER"]
     assert child == ["before RECORDER", "child RECORDER"]
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == [
@@ -88,7 +88,7 @@ def test_the_deadline_is_the_same_for_all() -> None:
     around_forks(Order.RECORDER, before=deadlines.append)
     around_forks(Order.SESSION, before=deadlines.append)
     began = time.monotonic()
-    Notes().of_a_fork()
+    Notes().around_fork()
     assert deadlines[0] == deadlines[1]
     assert began < deadlines[0] <= time.monotonic() + forks.FORK_WAIT_SECONDS
 
@@ -101,9 +101,9 @@ def test_methods_do_not_keep_their_object_alive() -> None:
     calls: list[str] = []
     living = Living()
     around_forks(Order.RECORDER, before=living.before)
-    Notes().of_a_fork()
+    Notes().around_fork()
     del living
-    Notes().of_a_fork()
+    Notes().around_fork()
     assert calls == ["before"]
 
 

@@ -27,7 +27,7 @@ LONG_S = PATIENCE_S / 3
 """A fork may wait so long here where it should not wait at all."""
 
 
-def code_of_child(child: Callable[[], bool]) -> int:
+def child_exit_code(child: Callable[[], bool]) -> int:
     """Of a fork whose child finds ``child`` true: 0."""
     pid = os.fork()
     if pid == 0:
@@ -73,11 +73,11 @@ def test_no_child_inherits_a_lock_that_a_thread_of_ours_held(in_small_process: R
 def forks_beside_two_workers() -> None:
     with Worker().running() as one, Worker().running() as other:
         codes = [
-            code_of_child(lambda: not one.lock.locked() and not other.lock.locked())
+            child_exit_code(lambda: not one.lock.locked() and not other.lock.locked())
             for _ in range(FORKS)
         ]
         rounds = one.rounds, other.rounds
-        assert code_of_child(lambda: True) == 0
+        assert child_exit_code(lambda: True) == 0
     assert codes == [0] * FORKS
     assert min(rounds) > 0
 
@@ -97,7 +97,7 @@ def test_a_fork_waits_once_for_work_that_does_not_end(monkeypatch: pytest.Monkey
     for seconds in (0.5, LONG_S, LONG_S):
         monkeypatch.setattr(forks, "FORK_WAIT_SECONDS", seconds)
         began = time.monotonic()
-        assert code_of_child(lambda: True) == 0
+        assert child_exit_code(lambda: True) == 0
         waited.append(time.monotonic() - began)
     over.set()
     thread.wait_for_end(PATIENCE_S)

@@ -9,8 +9,8 @@
 
 #include "calls/call_texts.hpp"
 #include "calls/known_calls.hpp"
+#include "cpython/calls_without_dynamo.hpp"
 #include "cpython/python.hpp"
-#include "cpython/unseen_calls.hpp"
 #include "model/numbers.hpp"
 
 namespace recfn {
@@ -264,7 +264,7 @@ class CallNames {
     const Reference asked(Py_NewRef(code_text_.get()));
     const Reference number(PyLong_FromLong(line));
     PyObject* const arguments[] = {code, number.get()};
-    Reference answer(number ? call_unseen(asked.get(), arguments, 2) : nullptr);
+    Reference answer(number ? call_without_dynamo(asked.get(), arguments, 2) : nullptr);
     if (!answer) return false;
     if (PyUnicode_Check(answer.get())) {
       name.text = as_utf8(answer.get());

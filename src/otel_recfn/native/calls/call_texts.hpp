@@ -35,7 +35,7 @@ struct CFunction {
 };
 
 // What is not shown of a call, or who names it.
-enum class Hides : uint8_t { kNothing = 0, kItself = 1, kAllBelow = 2, kAskFrame = 3 };
+enum class Hides : uint8_t { kNothing = 0, kItself = 1, kCallees = 2, kAskFrame = 3 };
 
 // What calls of a code object or C function are called, or what is not shown of them.
 struct CallName {
@@ -106,8 +106,7 @@ class CallTexts {
     const std::string file = as_utf8(code->co_filename);
     const std::string trimmed_file = trimmed(file);
     if (start_among(own_, file) != nullptr) {
-      name.hides =
-          start_among(own_that_calls_, file) != nullptr ? Hides::kItself : Hides::kAllBelow;
+      name.hides = start_among(own_that_calls_, file) != nullptr ? Hides::kItself : Hides::kCallees;
     } else if (!selects(file, trimmed_file)) {
       name.hides = Hides::kItself;
     } else if (ends_with_any(asked_, file)) {

@@ -1,4 +1,26 @@
 // Slow path of call begin and end, and the first sight of a thread with open calls.
+//
+// Each call of Python's that begins pushes an entry on the stack of its thread's calls, and its end
+// pops it. The name of the call's code decides what the entry is (`CallName::hides`):
+//
+//   the call is                          entry      a range begins         calls in it
+//   -----------------------------------  ---------  ---------------------  -----------------------
+//   beyond max_depth, or in one that     0          no                     the same
+//   hides its callees
+//   of a code object that isn't shown,   kHidden    no                     Python's are traced,
+//   or without a name                                                      C's are not
+//   of one that hides its callees        kHidden    no                     are not traced
+//   of one that is named by its frame    event id,  with the name that     are traced
+//                                        or 0       Python gives, if any
+//   of any other code object             event id   with its name, by the  are traced
+//                                                   fast path next time
+//
+// Naming a call may run Python, in which another thread may stop tracing. So each way keeps the
+// number of the tracing in which it began, and `push` ends at once what began in an earlier one.
+//
+// A thread that is seen for the first time may have calls open. These begin then, the outermost
+// first (`meet_thread`), or, of a thread that waits and so tells of nothing, when a thread of ours
+// looks (`record_blocked_threads`).
 #include "calls/tracer.hpp"
 
 #include <ctime>
@@ -11,9 +33,10 @@ namespace recfn {
 namespace {
 
 constexpr uint64_t kCallRoom = 64;  // words: of a begin with its name, mostly
+// A thread whose ring is full waits half a second at most, in these pauses.
 constexpr long kPauseNs = 100'000;
 constexpr int kMaxPauses = 5000;
-// So many of the innermost calls that were open when tracing began, of each thread.
+// The most calls of a thread that are begun when it is seen first; those further out are left out.
 constexpr int kMaxStartFrames = 128;
 
 // Begins a call. `name`: its own copy, as what is done here may run Python, which may free names.
@@ -29,22 +52,23 @@ uint64_t begin(ThreadCalls& calls, std::string name, PyFrameObject* frame, uint6
   return begin_call(*tracer->globals, *calls.buffer, call);
 }
 
-int enter_named_by_frame(ThreadCalls& calls, const Begun& begun, PyObject* frame_namer,
+int enter_named_by_frame(ThreadCalls& calls, const CallBegin& call, PyObject* frame_namer,
                          uint64_t tracing) {
-  PyObject* const frame = reinterpret_cast<PyObject*>(begun.frame);
+  PyObject* const frame = reinterpret_cast<PyObject*>(call.frame);
   const Reference owned(Py_NewRef(frame_namer));
-  const Reference answer(call_unseen(owned.get(), &frame, 1));
+  const Reference answer(call_without_dynamo(owned.get(), &frame, 1));
   if (!answer && without_name() < 0) return -1;
   const bool named = answer && PyUnicode_Check(answer.get());
   uint64_t event_id = 0;
   if (named && !is_deep_enough(calls)) {
-    event_id = begin(calls, as_utf8(answer.get()), begun.frame, begun.began_at);
+    event_id = begin(calls, as_utf8(answer.get()), call.frame, call.began_at);
   }
-  push(calls, {event_id, begun.key}, tracing);
+  push(calls, {event_id, call.key}, tracing);
   return 0;
 }
 
-// The frames from this one outwards, which is given back, innermost first.
+// Writes new references to the frames from this one outwards, whose own reference is the first of
+// them. Returns their number.
 int read_stack(PyFrameObject* innermost, PyFrameObject** frames) {
   int count = 0;
   for (PyFrameObject* frame = innermost; frame != nullptr && count < kMaxStartFrames;) {
@@ -66,16 +90,16 @@ uint64_t open_since(const ThreadBuffer& buffer, uint64_t thread) {
   return existed && !has_recorded ? tracer->began_at : 0;
 }
 
-// Begins these frames' calls, and gives the frames back.
+// Begins these frames' calls, the outermost first, and releases the frames.
 int enter_stack(ThreadCalls& calls, PyFrameObject** frames, int count, uint64_t began_at) {
   const uint64_t tracing = calls.met_in;
   int result = 0;
   calls.were_open = true;
   for (int i = count; i-- > 0;) {
     const Reference code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frames[i])));
-    const Begun begun{reinterpret_cast<PyCodeObject*>(code.get()), instruction_of(frames[i]),
-                      frames[i], frames[i], began_at};
-    if (result == 0 && calls.met_in == tracing) result = enter_slowly(calls, begun);
+    const CallBegin call{reinterpret_cast<PyCodeObject*>(code.get()), instruction_of(frames[i]),
+                         frames[i], frames[i], began_at};
+    if (result == 0 && calls.met_in == tracing) result = enter_slowly(calls, call);
     calls.depth = 0;  // depth is counted from where tracing began
     Py_DECREF(frames[i]);
   }
@@ -127,34 +151,34 @@ void yield_to_drain(ThreadCalls& calls) {
   Py_END_ALLOW_THREADS;
 }
 
-int enter(ThreadCalls& calls, Begun begun) {
+int enter(ThreadCalls& calls, CallBegin call) {
   const uint64_t tracing = calls.met_in;
   yield_to_drain(calls);
   if (!takes_fast_path(calls)) {
-    push(calls, {0, begun.key}, tracing);
+    push(calls, {0, call.key}, tracing);
     return 0;
   }
-  PyObject* const code = reinterpret_cast<PyObject*>(begun.code);
-  if (begun.frame == nullptr) begun.frame = PyEval_GetFrame();
-  const CallName* name = tracer->names.known(code, begun.instruction);
-  if (name == nullptr && begun.frame != nullptr) {
-    name = tracer->names.code_name(code, begun.frame, begun.instruction);
+  PyObject* const code = reinterpret_cast<PyObject*>(call.code);
+  if (call.frame == nullptr) call.frame = PyEval_GetFrame();
+  const CallName* name = tracer->names.known(code, call.instruction);
+  if (name == nullptr && call.frame != nullptr) {
+    name = tracer->names.code_name(code, call.frame, call.instruction);
   }
   if (name == nullptr) {
     if (without_name() < 0) return -1;
-    push(calls, {ThreadCalls::kHidden, begun.key}, tracing);
+    push(calls, {ThreadCalls::kHidden, call.key}, tracing);
     return 0;
   }
   if (name->hides == Hides::kNothing) {
-    if (!tracer->call_sites) recent_names.cache(code, begun.instruction, name->text);
-    push(calls, {begin(calls, name->text, begun.frame, begun.began_at), begun.key}, tracing);
+    if (!tracer->call_sites) recent_names.cache(code, call.instruction, name->text);
+    push(calls, {begin(calls, name->text, call.frame, call.began_at), call.key}, tracing);
     return 0;
   }
   if (name->hides == Hides::kAskFrame) {
-    return enter_named_by_frame(calls, begun, name->frame_namer.get(), tracing);
+    return enter_named_by_frame(calls, call, name->frame_namer.get(), tracing);
   }
-  if (name->hides == Hides::kAllBelow && calls.met_in == tracing) calls.hide_callees();
-  push(calls, {ThreadCalls::kHidden, begun.key}, tracing);
+  if (name->hides == Hides::kCallees && calls.met_in == tracing) calls.hide_callees();
+  push(calls, {ThreadCalls::kHidden, call.key}, tracing);
   return 0;
 }
 
@@ -169,7 +193,7 @@ void enter_c(ThreadCalls& calls, CFunction function) {
   push(calls, {begin(calls, std::move(name), nullptr) | ThreadCalls::kCFunction, nullptr}, tracing);
 }
 
-// What a begin needs memory for and doesn't get is not recorded.
+// Begins a call. If there is no memory for that, it isn't recorded, and is counted as dropped.
 template <typename Enter>
 int or_dropped(ThreadCalls& calls, Enter enter) {
   int result = 0;
@@ -177,15 +201,17 @@ int or_dropped(ThreadCalls& calls, Enter enter) {
   return result;
 }
 
-// What is_own_thread() says of the calling thread. Null where it raises, with the error set or not.
+// The answer of is_own_thread() for the calling thread; null if it raises, with the error set or
+// not.
 Reference ask_for_own_thread() {
   const Reference asked(Py_NewRef(tracer->is_own_thread));
-  Reference answer(call_unseen(asked.get(), nullptr, 0));
+  Reference answer(call_without_dynamo(asked.get(), nullptr, 0));
   if (!answer) without_name();
   return answer;
 }
 
-// Begins what is on the thread's stack already. Whether it is traced from now on.
+// Begins the calls that are open in a thread when it is seen first. Returns whether it is traced
+// from now on.
 bool meet_thread(ThreadCalls& calls, PyFrameObject* innermost) {
   if (!is_recording()) return false;
   const uint64_t tracing = calls.tracing;
@@ -251,8 +277,8 @@ std::string call_site(PyFrameObject* called) {
   return {};
 }
 
-int enter_slowly(ThreadCalls& calls, Begun begun) {
-  return or_dropped(calls, [&] { return enter(calls, begun); });
+int enter_slowly(ThreadCalls& calls, CallBegin call) {
+  return or_dropped(calls, [&] { return enter(calls, call); });
 }
 
 int enter_c_slowly(ThreadCalls& calls, CFunction function) {
@@ -277,12 +303,12 @@ void leave_python_slowly(ThreadCalls& calls, const void* frame) {
 }
 
 void leave_c_slowly(ThreadCalls& calls) {
-  size_t left = calls.stack.size();
-  while (left > 0 && (calls.stack[left - 1].entry & ThreadCalls::kCFunction) == 0) {
-    left = has_greenlets() ? left - 1 : 0;
+  size_t depth = calls.stack.size();
+  while (depth > 0 && (calls.stack[depth - 1].entry & ThreadCalls::kCFunction) == 0) {
+    depth = has_greenlets() ? depth - 1 : 0;
   }
-  if (left == 0) return;
-  std::rotate(&calls.stack[left - 1], &calls.stack[left - 1] + 1, &calls.stack.back() + 1);
+  if (depth == 0) return;
+  std::rotate(&calls.stack[depth - 1], &calls.stack[depth - 1] + 1, &calls.stack.back() + 1);
   pop(calls);
 }
 
@@ -295,9 +321,9 @@ ThreadCalls* meet(PyFrameObject* frame, const void* key) {
     if (!ask_for_own_thread() || tracer->forked) return nullptr;
     if (calls->met_in == tracer->tracing) return calls;  // the thread that forked
   }
-  const bool is_begun = key != nullptr && frame != nullptr;
-  const Reference back(is_begun ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
-  PyFrameObject* const innermost = is_begun ? reinterpret_cast<PyFrameObject*>(back.get()) : frame;
+  const bool has_begun = key != nullptr && frame != nullptr;
+  const Reference back(has_begun ? reinterpret_cast<PyObject*>(PyFrame_GetBack(frame)) : nullptr);
+  PyFrameObject* const innermost = has_begun ? reinterpret_cast<PyFrameObject*>(back.get()) : frame;
   return meet_thread(*calls, innermost) ? calls : nullptr;
 }
 

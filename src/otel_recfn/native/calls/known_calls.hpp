@@ -27,7 +27,7 @@ namespace recfn {
 // innermost of that is the parent.
 [[gnu::always_inline]] inline bool is_in_innermost(const ThreadBuffer& buffer,
                                                    uint64_t context_version) {
-  const ClosedElsewhere& closed = buffer.closed_elsewhere;
+  const EndedByOthers& closed = buffer.ended_by_others;
   return buffer.refresh.stale.load(std::memory_order_relaxed) == 0 &&
          context_version == buffer.refresh.version &&
          buffer.open.depth > buffer.open.since_refresh && buffer.open.depth < kMaxDepth &&

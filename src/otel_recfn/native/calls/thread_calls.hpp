@@ -87,14 +87,14 @@ struct ThreadCalls {
     stack.shut();
   }
 
-  void show_again() {
+  void unhide_callees() {
     hidden_from = kNothingHidden;
     stack.open();
   }
 
   void forget() {
     stack.clear();
-    show_again();
+    unhide_callees();
     depth = 0;
     met_in = kNotMet;
     left_out = false;

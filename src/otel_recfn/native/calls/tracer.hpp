@@ -61,7 +61,7 @@ Tracer* const tracer = reinterpret_cast<Tracer*>(tracer_memory);
 
 // A Python call that begins. `frame`: null for the one that runs now, which is asked for only where
 // it is needed.
-struct Begun {
+struct CallBegin {
   PyCodeObject* code;
   int instruction;
   PyFrameObject* frame;
@@ -79,7 +79,7 @@ inline int instruction_of(PyFrameObject* frame) {
 
 // Where the name isn't known yet, or says that it takes more than to begin a range. -1 with the
 // error set.
-[[gnu::noinline]] int enter_slowly(ThreadCalls& calls, Begun begun);
+[[gnu::noinline]] int enter_slowly(ThreadCalls& calls, CallBegin call);
 
 [[gnu::noinline]] int enter_c_slowly(ThreadCalls& calls, CFunction function);
 
@@ -138,7 +138,7 @@ inline void pop(ThreadCalls& calls) {
   const uint64_t entry = calls.stack.back().entry;
   calls.stack.pop();
   end_call(calls, entry);
-  if (calls.stack.size() <= calls.hidden_from) calls.show_again();
+  if (calls.stack.size() <= calls.hidden_from) calls.unhide_callees();
 }
 
 // `tracing`: the one in which the call began. What can't be pushed is ended: because that was

@@ -14,14 +14,14 @@
 namespace recfn {
 
 // A buffer of a Python object. Taken and released with the GIL held.
-class TakenBuffer {
+class BufferView {
  public:
-  TakenBuffer() = default;
-  TakenBuffer(TakenBuffer&& other) noexcept
+  BufferView() = default;
+  BufferView(BufferView&& other) noexcept
       : view_(other.view_), is_open_(std::exchange(other.is_open_, false)) {}
-  TakenBuffer(const TakenBuffer&) = delete;
-  TakenBuffer& operator=(const TakenBuffer&) = delete;
-  ~TakenBuffer() {
+  BufferView(const BufferView&) = delete;
+  BufferView& operator=(const BufferView&) = delete;
+  ~BufferView() {
     if (is_open_) PyBuffer_Release(&view_);
   }
 
@@ -37,7 +37,7 @@ class TakenBuffer {
 
 // One column of a batch. One that isn't contiguous is copied, so that reading a row is one step.
 template <typename T>
-class ColumnView : TakenBuffer {
+class ColumnView : BufferView {
  public:
   // The owner's attribute of that name.
   bool take(PyObject* owner, const char* name) {
@@ -98,7 +98,7 @@ inline bool equally_long(std::initializer_list<Py_ssize_t> sizes) {
 
 // A table: rows of one type, one after the other; rows that aren't const are written to.
 template <typename Row>
-class TableView : TakenBuffer {
+class TableView : BufferView {
  public:
   bool take(PyObject* table, const char* name) {
     if (!take_buffer(table, std::is_const_v<Row> ? PyBUF_ND : PyBUF_ND | PyBUF_WRITABLE)) {

@@ -25,7 +25,7 @@ namespace {
 constexpr size_t kManyValues = 50'000;  // which take some 0.1 ms
 
 // A column of one of the batches, whatever its type is.
-class AnyColumn : TakenBuffer {
+class AnyColumn : BufferView {
  public:
   bool take(PyObject* batch, PyObject* name) {
     const Reference column(PyObject_GetAttr(batch, name));

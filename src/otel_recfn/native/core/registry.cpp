@@ -95,8 +95,8 @@ void empty_in_child(ThreadBuffer& buffer) {
   buffer.ordinal.store(0);
   buffer.counts.dropped.store(0);
   buffer.counts.unsampled.store(0);
-  buffer.closed_elsewhere.head.store(0);
-  buffer.closed_elsewhere.tail.store(0);
+  buffer.ended_by_others.head.store(0);
+  buffer.ended_by_others.tail.store(0);
   std::fill(std::begin(buffer.names), std::end(buffer.names), NameSlot{});
   buffer.identity.is_named = false;
   buffer.reading.is_known = false;

@@ -1,5 +1,27 @@
 // What a thread that records has: its ring, its stack of open ranges, its name dictionary.
 //
+//     part of ThreadBuffer       what it is for                           who writes it
+//     ------------------------   --------------------------------------   ----------------------
+//     ring, growth               where the next record goes, and when a   its thread
+//                                larger ring is needed
+//     reading                    how far records are published and read   its thread: `published`,
+//                                                                         rings; drain: `consumed`
+//     open, stack                the open ranges, the innermost on top    its thread
+//     refresh                    the parent that the last context         its thread; `stale` also
+//                                refresh found (parents/parents.hpp)      threads that end a range
+//     recording, preceding       what the records before the next begin   its thread
+//                                have to say (recording/prelude.hpp)
+//     ended_by_others            ranges on the stack that another         drain
+//                                thread ended
+//     propagation                what PyTorch's threads that work for     its thread
+//                                this one get (tasks/propagation.cpp)
+//     cpu                        the CPU time, as it was last read        its thread
+//     names                      which names the drain knows, by slot     its thread
+//     identity, counts           the thread's numbers; lost begins        its thread
+//
+// Each is written without a lock. What two threads touch is atomic, and says at its use which store
+// releases and which load acquires. A fork stops both: the child begins with empty buffers.
+//
 // Compiled both into the recorder and into the torch observer, which compare the layout (CoreApi)
 // before they touch it.
 #pragma once
@@ -79,7 +101,7 @@ struct NameSlot {
 
 // Keys of ranges that another thread ended, told by the drain to the thread that still has them on
 // its stack.
-struct ClosedElsewhere {
+struct EndedByOthers {
   static constexpr uint32_t kCapacity = 64;
   std::atomic<uint32_t> head{0}, tail{0};
   uint64_t keys[kCapacity];
@@ -244,7 +266,7 @@ struct ThreadBuffer {
   uint64_t number = 0;
   std::atomic<uint64_t> ordinal{0};  // begins recorded
   ContextRefresh refresh;
-  ClosedElsewhere closed_elsewhere;  // written by the drain, seldom
+  EndedByOthers ended_by_others;  // written by the drain, seldom
   // What few calls read.
   PrecedingRecords preceding;
   // What was current as the last refresh found one of PyTorch's ranges on the stack.
@@ -295,7 +317,7 @@ struct ThreadBuffer {
 };
 static_assert(offsetof(ThreadBuffer, number) == 64,
               "what each begin reads is two lines of the cache");
-static_assert(offsetof(ThreadBuffer, closed_elsewhere.keys) <= 128,
+static_assert(offsetof(ThreadBuffer, ended_by_others.keys) <= 128,
               "and so is what each begin compares");
 
 // While the thread is disabled its epoch is kNoEpoch, which is never the current one. So begins,

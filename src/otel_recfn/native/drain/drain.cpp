@@ -198,14 +198,14 @@ void Drain::end_recording() {
 }
 
 // What a thread has begun is known by its ordinal, without reading its ring.
-void Drain::give_up() {
+void Drain::discard_unread() {
   drop_open();
   meet_new_threads();
   for (Thread& thread : threads_) {
-    const uint64_t begun = thread.buffer->ordinal.load(std::memory_order_relaxed);
-    const uint64_t known = std::max(thread.ordinal, thread.given_up);
-    thread.given_up = std::max(begun, known);
-    count_discarded(thread.given_up - known);
+    const uint64_t begins = thread.buffer->ordinal.load(std::memory_order_relaxed);
+    const uint64_t known = std::max(thread.ordinal, thread.last_discarded);
+    thread.last_discarded = std::max(begins, known);
+    count_discarded(thread.last_discarded - known);
   }
 }
 

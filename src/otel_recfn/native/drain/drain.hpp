@@ -82,7 +82,7 @@ class Drain {
   void begin_recording();
   void end_recording();
   // No drain of the recording that has ended follows: what none has read is counted as lost.
-  void give_up();
+  void discard_unread();
   void after_fork_in_child();
   // This moment, as rows have it. From any thread, also while the drain runs.
   Moment now();
@@ -118,11 +118,11 @@ class Drain {
     ThreadBuffer* buffer;
     std::vector<uint32_t> dictionary;  // names by slot
     uint32_t index = kUnlisted;        // into out_.threads, once it is listed there
-    bool has_ended = false;  // before this run collected what it had ended for other threads
-    uint64_t ordinal = 0;    // of the last begin read
-    uint64_t given_up = 0;   // of the last begin that was counted as lost before it was read
-    int64_t last_ns = 0;     // of the last begin or end read, in Unix nanoseconds
-    uint32_t context = 0;    // into contexts_
+    bool has_ended = false;       // before this run collected what it had ended for other threads
+    uint64_t ordinal = 0;         // of the last begin read
+    uint64_t last_discarded = 0;  // of the last begin that was counted as lost before it was read
+    int64_t last_ns = 0;          // of the last begin or end read, in Unix nanoseconds
+    uint32_t context = 0;         // into contexts_
     uint64_t enclosing = 0, root = 0;
     uint64_t parent_ordinal = 0;  // of the next begin; 0: not told
     uint32_t profiler = 0;
@@ -188,7 +188,7 @@ class Drain {
   Work work_of(const Thread& thread, const Row& row) const;
   void note_training(Thread& thread, OpenRange& range, uint64_t position);
   bool optimizer_comes(const Thread& thread, uint64_t position) const;
-  static void begun(Thread& thread);
+  static void count_begin(Thread& thread);
 
   // python_samples.cpp
   bool is_due(const Thread& thread, uint64_t ticks) const;

@@ -33,7 +33,7 @@ int64_t NodeIds::now() {
 }
 
 int64_t NodeIds::find(uint64_t ticks) const {
-  const uint64_t made = changes_made_.load(std::memory_order_acquire);
+  const uint64_t made = num_changes_.load(std::memory_order_acquire);
   const uint64_t oldest = made > kNoted ? made - kNoted : 0;
   for (uint64_t change = made; change-- > oldest;) {
     const Change& found = changes_[change % kSlots];
@@ -46,11 +46,11 @@ int64_t NodeIds::find(uint64_t ticks) const {
 }
 
 void NodeIds::add(int64_t node_id, uint64_t ticks) {
-  const uint64_t made = changes_made_.load(std::memory_order_relaxed);
+  const uint64_t made = num_changes_.load(std::memory_order_relaxed);
   changes_[made % kSlots].ticks.store(ticks, std::memory_order_relaxed);
   changes_[made % kSlots].node_id.store(node_id, std::memory_order_relaxed);
   // Release, for the acquire with which it is read: the change is written before it counts.
-  changes_made_.store(made + 1, std::memory_order_release);
+  num_changes_.store(made + 1, std::memory_order_release);
 }
 
 // When others changed PyTorch's default is not known: that counts from when PyTorch was asked last.

@@ -28,7 +28,7 @@ class NodeIds {
 
   // The one of that moment. Of more changes than are noted the newest count.
   int64_t at(uint64_t ticks) const {
-    return changes_made_.load(std::memory_order_acquire) == 0 ? -1 : find(ticks);
+    return num_changes_.load(std::memory_order_acquire) == 0 ? -1 : find(ticks);
   }
 
   // Around fork(2).
@@ -49,7 +49,7 @@ class NodeIds {
 
   std::mutex mutex_;  // of those that add changes
   Change changes_[kSlots];
-  std::atomic<uint64_t> changes_made_{0};
+  std::atomic<uint64_t> num_changes_{0};
   uint64_t followed_at_ = 0;  // ticks at which PyTorch was asked last
 };
 

@@ -173,7 +173,7 @@ void Drain::close_remotely_ended(Thread& thread, uint64_t until_ticks) {
     const uint32_t end_thread = thread_index(end.thread_number, thread.index);
     // Its thread may begin ranges in it until it is told.
     std::vector<ClosedRemotely>& live = thread.closed_remotely;
-    if (live.size() == ClosedElsewhere::kCapacity) live.erase(live.begin());
+    if (live.size() == EndedByOthers::kCapacity) live.erase(live.begin());
     const uint64_t root = open.row.root != open.row.event_id ? open.row.root : 0;
     live.push_back({open.row.event_id, {open.row.parent, root, open.row.context}});
     seal(thread, open, clock_->monotonic_ns(end.ticks),
@@ -192,7 +192,7 @@ void Drain::report_remote_ends() {
     const uint64_t thread_id = registry().logical_id_of(end.begin_thread_id);
     for (Thread& thread : threads_) {
       if (!began(*thread.buffer, end, thread_id)) continue;
-      return thread.buffer->closed_elsewhere.push(end.key);
+      return thread.buffer->ended_by_others.push(end.key);
     }
     return true;  // the thread is gone
   };

@@ -225,11 +225,11 @@ void Drain::read_shapes(Thread& thread, uint64_t position, uint32_t count) {
 // What began before this recording belongs to nobody in it, whenever its record was written.
 bool Drain::is_from_earlier(Thread& thread, uint64_t ticks) {
   if (thread.epoch == globals_.epoch.load()) return false;
-  if (ticks <= earlier_ended_at_ && thread.ordinal >= thread.given_up) {
+  if (ticks <= earlier_ended_at_ && thread.ordinal >= thread.last_discarded) {
     // Else it was still on its way when its recording had ended, or is counted.
     count_discarded(1);
   }
-  begun(thread);
+  count_begin(thread);
   return true;
 }
 
@@ -239,7 +239,7 @@ inline uint64_t Drain::handle_of(uint64_t event_id) {
 }
 
 // What every begin and point has in common, but for its parents. The row is as it was made. It is
-// the thread's next one only when begun() says so.
+// the thread's next one only when count_begin() says so.
 [[gnu::always_inline]] inline void Drain::fill(const Thread& thread, FullRow& row, uint64_t head,
                                                uint64_t ticks) {
   // Else all of it would be copied, which is more than the rest of the row.
@@ -262,26 +262,26 @@ inline uint64_t Drain::handle_of(uint64_t event_id) {
 [[gnu::always_inline]] inline const Drain::OpenRange* Drain::fill_parents(
     Thread& thread, FullRow& row, uint64_t head, uint64_t ticks, const OpenRange* end) const {
   const bool base = (flags_of(head) & kBaseBegin) != 0;
-  const OpenRange* const by_place = innermost(thread, end);
-  if (by_place != nullptr && !base && thread.parent_ordinal == 0) {
-    row.parent = by_place->row.event_id;
-    row.root = by_place->row.root;
-    row.context = by_place->row.context;
-    row.offset_ns = by_place->row.offset_ns;
-    return by_place;
+  const OpenRange* const innermost_open = innermost(thread, end);
+  if (innermost_open != nullptr && !base && thread.parent_ordinal == 0) {
+    row.parent = innermost_open->row.event_id;
+    row.root = innermost_open->row.root;
+    row.context = innermost_open->row.context;
+    row.offset_ns = innermost_open->row.offset_ns;
+    return innermost_open;
   }
   const Parents parents = recorded_parents(thread, base, row.event_id);
   row.parent = parents.parent;
   row.root = parents.root;
   row.context = parents.context;
   row.offset_ns = clock_->offset_ns(ticks);
-  if (row.parent != (by_place != nullptr ? by_place->row.event_id : 0)) {
+  if (row.parent != (innermost_open != nullptr ? innermost_open->row.event_id : 0)) {
     row.flags |= kParentElsewhere;
   }
   return nullptr;
 }
 
-void Drain::begun(Thread& thread) {
+void Drain::count_begin(Thread& thread) {
   ++thread.ordinal;
   thread.parent_ordinal = 0;
   thread.pending.reset();
@@ -340,7 +340,7 @@ void Drain::read_begin(Thread& thread, uint64_t head, uint64_t ticks, uint64_t p
                      row.context, row.flags});
   }
   thread.last_ns = row.start_ns + row.offset_ns;
-  begun(thread);
+  count_begin(thread);
 }
 
 // A module's call has the path of the one around it, by which its own is shortened.
@@ -376,7 +376,7 @@ Work Drain::work_of(const Thread& thread, const Row& row) const {
   if (row.source == kStepSource) return Work::kStep;
   const std::string_view name = names_.text(row.name);
   if (!starts_with(name, kOptimizer)) return Work::kAny;
-  if (!starts_with(name, kOptimizerStep)) return Work::kBesideSteps;
+  if (!starts_with(name, kOptimizerStep)) return Work::kOptimizerWork;
   bool is_marked = false;
   for (const OpenRange& enclosing_range : thread.open) {
     if (enclosing_range.row.source == kStepSource) return Work::kAny;
@@ -448,7 +448,7 @@ void Drain::read_point(Thread& thread, uint64_t head, uint64_t position) {
   }
   end_row(row, row.start_ns, thread.index, thread.index);
   out_.rows.add(row);
-  begun(thread);
+  count_begin(thread);
 }
 
 void Drain::read_end(Thread& thread, uint64_t head, uint64_t ticks) {

@@ -64,7 +64,7 @@ struct TraceStart {
 enum class Work : uint8_t {
   kAny,
   kTraining,         // a module's call in training
-  kBesideSteps,      // what an optimizer does beside its steps
+  kOptimizerWork,    // what an optimizer does outside its steps
   kOptimizer,        // an optimizer's step, or a GradScaler's
   kEvaluation,       // a module's call that is no part of training
   kMarkedOptimizer,  // the same as kOptimizer, in a step that a profiler marks
@@ -222,7 +222,7 @@ class TrainingSteps {
   [[gnu::noinline]] bool begin_other(Stretch& current, const Begin& range, bool follows,
                                      const OptimizerComes& optimizer_comes,
                                      std::vector<TrainingStep>& ended) {
-    const bool trains = range.work == Work::kTraining || range.work == Work::kBesideSteps ||
+    const bool trains = range.work == Work::kTraining || range.work == Work::kOptimizerWork ||
                         is_optimizer(range.work) || (range.work == Work::kAny && current.trains);
     const bool is_separate = range.work == Work::kEvaluation || range.work == Work::kStep;
     const bool may_continue = follows && current.trains == trains && !is_separate;
@@ -265,7 +265,7 @@ class TrainingSteps {
   static void note_trace(Stretch& current, const Begin& range) {
     const bool is_too_long =
         current.is_bounded && range.start_ns - current.trace_start_ns > kLongestTraceNs;
-    if (current.first != range.event_id && current.ranges < kMostRangesOfTrace && !is_too_long) {
+    if (current.first != range.event_id && current.ranges < kMaxTraceRanges && !is_too_long) {
       ++current.ranges;
       return;
     }

@@ -61,7 +61,7 @@ constexpr const char* kOptimizerStep = "Optimizer.step#";
 constexpr const char* kProfilerStep = "ProfilerStep#";
 
 // Limits of traces that we start (stage/own_traces.hpp).
-constexpr uint32_t kMostRangesOfTrace = 100000;
+constexpr uint32_t kMaxTraceRanges = 100000;
 constexpr int64_t kLongestTraceNs = 10000000000;
 
 // A shorter time of waiting isn't reported.

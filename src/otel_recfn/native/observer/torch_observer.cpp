@@ -145,12 +145,13 @@ void note_exceptions(const at::RecordFunction& fn, ThreadBuffer& buffer) {
   if (entry.key == fn.handle() && entry.ordinal() != 0) exceptions_now<kPair>().note(entry);
 }
 
-enum LeftBy : uint8_t { kNoException, kInFlight, kHandled };
+enum EndException : uint8_t { kNoException, kInFlight, kHandled };
 
-// What leaves the range: an exception that wasn't there as it began. Where that was in another
-// thread it isn't known.
+// The exception that leaves the range: one that wasn't there as it began. If that was in another
+// thread, it isn't known.
 template <Pair kPair>
-[[gnu::noinline]] LeftBy left_by(const at::RecordFunction& fn, const ThreadBuffer& buffer) {
+[[gnu::noinline]] EndException find_exception(const at::RecordFunction& fn,
+                                              const ThreadBuffer& buffer) {
   const auto has_key = [&fn](const OpenEntry& entry) { return entry.key == fn.handle(); };
   const auto innermost = std::make_reverse_iterator(buffer.stack + buffer.open.depth);
   const auto end =
@@ -174,11 +175,11 @@ C10_ALWAYS_INLINE void end_as_usual(const at::RecordFunction& fn, ThreadBuffer& 
 
 template <Pair kPair>
 [[gnu::noinline]] void end_with_exceptions(const at::RecordFunction& fn, ThreadBuffer& buffer) {
-  const LeftBy left = left_by<kPair>(fn, buffer);
-  if (left == kNoException) return end_as_usual<kPair>(fn, buffer);
+  const EndException exception = find_exception<kPair>(fn, buffer);
+  if (exception == kNoException) return end_as_usual<kPair>(fn, buffer);
   FailedEnd failed{fn.handle(), fn.threadId(), end_flags(fn)};
   if (kPair == kProgramPair) failed.cpu_time_ns = range_cpu_time(fn, buffer);
-  failed.is_handled = left == kHandled;
+  failed.is_handled = exception == kHandled;
   recorder_hooks(*shared).end_failed(buffer, failed);
 }
 

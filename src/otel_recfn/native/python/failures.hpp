@@ -1,7 +1,7 @@
 // What the exception says that a range is left by.
 #pragma once
+#include "cpython/calls_without_dynamo.hpp"
 #include "cpython/python.hpp"
-#include "cpython/unseen_calls.hpp"
 #include "python/arguments.hpp"
 #include "python/record_function.hpp"
 
@@ -16,7 +16,7 @@ void end_failed(ThreadBuffer& buffer, const FailedEnd& failed);
 // the range ends all the same.
 template <typename End>
 [[gnu::noinline]] bool end_with_error(PyObject* exception, End end) {
-  PyObject* result = call_unseen(record_function_helpers.failure, &exception, 1);
+  PyObject* result = call_without_dynamo(record_function_helpers.failure, &exception, 1);
   const Reference raised(take_raised());
   // Where the helper fails its error is taken, and the type's name stands for the text.
   if (result == nullptr) result = Py_BuildValue("ss", Py_TYPE(exception)->tp_name, "");

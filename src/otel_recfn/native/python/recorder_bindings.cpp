@@ -295,11 +295,11 @@ PyObject* trace_of(PyObject*, PyObject* args) {
                        start->source, start->flags);
 }
 
-PyObject* give_up(PyObject*, PyObject*) {
+PyObject* discard_unread(PyObject*, PyObject*) {
   prepare_for_exceptions();
   const bool has_run = without_gil([] {
     const std::lock_guard lock(drain().mutex());
-    drain().give_up();
+    drain().discard_unread();
   });
   return has_run ? Py_NewRef(Py_None) : nullptr;
 }
@@ -363,8 +363,9 @@ PyMethodDef recorder_functions[] = {
      "Drained: what closed since the last drain."},
     {"trace_of", trace_of, METH_VARARGS,
      "trace_of(event_id, idle_ns, short_idle_ns) -> what begins the trace of an open range"},
-    {"give_up", give_up, METH_NOARGS,
-     "give_up(): no drain follows; what was begun and not read is counted as lost in the drain."},
+    {"discard_unread", discard_unread, METH_NOARGS,
+     "discard_unread(): no drain follows; what was begun and not read is counted as lost in the "
+     "drain."},
     {"count_discarded", count_discarded, METH_O,
      "count_discarded(rows): so many that a drain gave were lost on their way."},
     {"wait", wait, METH_VARARGS,

@@ -4,8 +4,8 @@
 // A function has a pointer to what runs it, which CPython lets be replaced
 // (PyFunction_SetVectorcall). Code, attributes and identity stay the same, no frame is added, and
 // whoever compiles or traces the function sees what it would see.
+#include "cpython/calls_without_dynamo.hpp"
 #include "cpython/python.hpp"
-#include "cpython/unseen_calls.hpp"
 
 #include <utility>
 
@@ -79,7 +79,7 @@ vectorcallfunc run_of(PyObject* function) {
 PyObject* left(PyObject* leave, PyObject* token, PyObject* result) {
   PyObject* raised = result == nullptr ? take_raised() : nullptr;
   PyObject* const args[] = {token, raised != nullptr ? raised : Py_None};
-  const Reference left_result(call_unseen(leave, args, 2));
+  const Reference left_result(call_without_dynamo(leave, args, 2));
   if (left_result) {
     if (raised != nullptr) raise_again(raised);
     return result;
@@ -111,7 +111,7 @@ PyObject* watched_call(PyObject* function, PyObject* const* args, size_t flagged
   const Reference leave(Py_NewRef(watch.leave));
   const Reference token([&] {
     const Entering entering(args, flagged, names);
-    return call_unseen(watch.enter, &subject, 1);
+    return call_without_dynamo(watch.enter, &subject, 1);
   }());
   if (!token) return nullptr;
   if (has_inner) outer_subject = subject;

@@ -34,12 +34,12 @@
 
 namespace recfn {
 
-[[gnu::noinline]] inline void forget_closed_elsewhere(ThreadBuffer& buffer) {
-  ClosedElsewhere& closed = buffer.closed_elsewhere;
+[[gnu::noinline]] inline void forget_ended_by_others(ThreadBuffer& buffer) {
+  EndedByOthers& closed = buffer.ended_by_others;
   uint32_t tail = closed.tail.load(std::memory_order_relaxed);
   // Acquire, for push's release: the keys up to the head are written.
   for (const uint32_t head = closed.head.load(std::memory_order_acquire); tail != head; ++tail) {
-    const uint64_t key = closed.keys[tail % ClosedElsewhere::kCapacity];
+    const uint64_t key = closed.keys[tail % EndedByOthers::kCapacity];
     for (uint32_t index = buffer.open.depth; index-- > 0;) {
       if (buffer.stack[index].key != key) continue;
       if (buffer.stack[index].ordinal() != 0 && index >= buffer.open.floor) --buffer.open.recorded;
@@ -136,10 +136,10 @@ inline bool is_enabled(Globals& globals) {
 // range of this one. False when the thread is disabled, that is, not recorded. A disabled thread's
 // epoch is never the current one (`set_disabled`): the comparison of epochs asks both at once.
 inline bool catch_up(Globals& globals, ThreadBuffer& buffer, MayRefresh may_refresh) {
-  const ClosedElsewhere& closed = buffer.closed_elsewhere;
+  const EndedByOthers& closed = buffer.ended_by_others;
   const bool has_closed =
       closed.head.load(std::memory_order_relaxed) != closed.tail.load(std::memory_order_relaxed);
-  if (__builtin_expect(has_closed, 0)) forget_closed_elsewhere(buffer);
+  if (__builtin_expect(has_closed, 0)) forget_ended_by_others(buffer);
   const uint32_t epoch = globals.epoch.load(std::memory_order_relaxed);
   if (__builtin_expect(buffer.recording.epoch != epoch, 0)) {
     if (buffer.recording.disabled_by != 0 && stays_disabled(globals, buffer, epoch, may_refresh)) {

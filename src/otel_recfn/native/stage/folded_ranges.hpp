@@ -31,7 +31,7 @@ class FoldedRanges {
 
  public:
   // Pending trees whose ranges have come. They live as long as this does: targets point into them.
-  using TakenTrees = std::vector<PendingParents::node_type>;
+  using PendingTrees = std::vector<PendingParents::node_type>;
 
   explicit FoldedRanges(Memory& memory) : memory_(memory) {}
 
@@ -45,8 +45,8 @@ class FoldedRanges {
   }
 
   // What was awaited by ranges that have come now becomes their target.
-  TakenTrees take_pending(const Ranges& candidates) {
-    TakenTrees taken;
+  PendingTrees take_pending(const Ranges& candidates) {
+    PendingTrees taken;
     for (size_t index = 0; index < candidates.size() && !pending_parents_.empty(); ++index) {
       const Range& one = candidates[index];
       if (one.selected != 0) continue;
@@ -108,7 +108,7 @@ class FoldedRanges {
     enclosing.children_ns = wrapped_sum(enclosing.children_ns, duration_ns);
   }
 
-  void take_pending(uint64_t event_id, size_t index, TakenTrees& taken) {
+  void take_pending(uint64_t event_id, size_t index, PendingTrees& taken) {
     const auto found = pending_parents_.find(event_id);
     if (found == pending_parents_.end()) return;
     FoldedTree*& into = memory_.targets[index].tree;

@@ -21,7 +21,7 @@ namespace recfn::stage {
 template <typename Label>
 class ForwardRanges {
  public:
-  static constexpr size_t kMost = 1 << 18;  // several steps of a large model
+  static constexpr size_t kMaxRanges = 1 << 18;  // several steps of a large model
 
   struct Forward {
     uint64_t key;  // its thread's id and its sequence number, laid out as an event id
@@ -56,7 +56,7 @@ class ForwardRanges {
   // In place of another one, unless that has the same key and started later.
   void remember(const Forward& range) {
     while (slot_of(range.key).event_id != 0 && slot_of(range.key).key != range.key &&
-           ranges_.size() < kMost) {
+           ranges_.size() < kMaxRanges) {
       grow();
     }
     Forward& place = slot_of(range.key);

@@ -51,16 +51,16 @@ struct Links {
 };
 
 PyObject* ranges_link(PyObject* self, PyObject* arguments) {
-  PyObject *batch, *threads_given, *numbers_given;
-  if (!PyArg_ParseTuple(arguments, "OOO:link", &batch, &threads_given, &numbers_given)) {
+  PyObject *batch, *thread_array, *number_array;
+  if (!PyArg_ParseTuple(arguments, "OOO:link", &batch, &thread_array, &number_array)) {
     return nullptr;
   }
   return guarded([&]() -> PyObject* {
     BatchRows rows;
     ColumnView<uint64_t> threads, numbers;
     Links links;
-    if (!rows.take(batch) || !threads.take_array(threads_given, "threads") ||
-        !numbers.take_array(numbers_given, "numbers")) {
+    if (!rows.take(batch) || !threads.take_array(thread_array, "threads") ||
+        !numbers.take_array(number_array, "numbers")) {
       return nullptr;
     }
     const auto tracks = static_cast<size_t>(std::min(threads.size(), numbers.size()));

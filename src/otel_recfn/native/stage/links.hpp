@@ -84,7 +84,7 @@ class LinkedSpans {
                     links_.push_back(
                         {first_row + static_cast<int64_t>(i), forward.event_id, 0, forward.label});
                   });
-    if (links_.size() > kMost) links_.erase(links_.begin(), links_.end() - kMost / 2);
+    if (links_.size() > kMaxLinks) links_.erase(links_.begin(), links_.end() - kMaxLinks / 2);
   }
 
   // All of them, by row, which are forgotten.
@@ -108,7 +108,7 @@ class LinkedSpans {
 
  private:
   // After which the older half is forgotten: its units have long been decided in part.
-  static constexpr size_t kMost = 1 << 18;
+  static constexpr size_t kMaxLinks = 1 << 18;
 
   ForwardRanges<ParentSpan> forward_;
   std::vector<RowLink> links_;  // by row

@@ -1,4 +1,12 @@
-// Numbers of names, and what ranges with a name are added up and shown by.
+// Numbers of names, and the names by which ranges are added up and shown.
+//
+//     name of a range                  added up and shown as
+//     ------------------------------   -----------------------------------------------------
+//     nn.Module: Block_3               nn.Module: Block      module calls, by their class
+//     autograd::engine::...: MulBack   MulBack               the range around a backward node;
+//                                                            with torch's names, as it is
+//     another one                      itself
+//     path of a module: layers.3.mlp   itself, and layers.*.mlp for all siblings together
 #pragma once
 #include <algorithm>
 #include <cstddef>

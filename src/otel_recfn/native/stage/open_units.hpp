@@ -92,8 +92,8 @@ class OpenUnits {
   }
 
   // Those that have so many rows.
-  std::vector<UnitSummary> with_rows(int64_t least) const {
-    return summaries([least](const UnitState& state) { return state.rows() >= least; });
+  std::vector<UnitSummary> with_rows(int64_t min_rows) const {
+    return summaries([min_rows](const UnitState& state) { return state.rows() >= min_rows; });
   }
 
   // The numbers of the rows that may be kept yet, in ascending order.

@@ -174,7 +174,7 @@ class OwnTraces {
     if (trace.is_marked || (range.flags & kBeginsStep) != 0 || begins_trace(range)) return false;
     const int64_t length_ns = range.start_ns - trace.start_ns;
     const bool is_too_long =
-        trace.ranges >= kMostRangesOfTrace || (trace.is_bounded && length_ns > kLongestTraceNs);
+        trace.ranges >= kMaxTraceRanges || (trace.is_bounded && length_ns > kLongestTraceNs);
     // Without module calls, each range may be an event of a thread that waits for the next one. In
     // one trace such ranges would be too short to be seen beside the time between them.
     const int64_t idle_ns = trace.is_bounded ? idle_limits.short_ns : idle_limits.ns;

@@ -1,5 +1,11 @@
-// Where paths stand in a list: a hash table, by the place of what each lies in, and by the key of
-// its ranges.
+// The indices of paths in a list: a hash table, by the index of the enclosing path and the key of a
+// path's ranges.
+//
+//     edges    |       | (0, Net) 1 | (1, layer) 2 |       | (1, mm) 3 |      a power of two
+//                        ^ slot of (0, Net), and of (1, layer), which has the next free one
+//
+// Nothing is removed alone, so a search may stop at the first free slot. At most half of the slots
+// are used, which keeps searches short.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -12,7 +18,7 @@ namespace recfn::stage {
 
 class PathTable {
  public:
-  static constexpr uint32_t kNone = 0;  // the place of a path that lies in none
+  static constexpr uint32_t kNone = 0;  // the index of a path without an enclosing one
 
   uint32_t find(uint32_t parent, uint64_t key) const {
     if (edges_.empty()) return kNone;

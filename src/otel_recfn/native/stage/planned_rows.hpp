@@ -145,7 +145,7 @@ class PlannedRows {
           known_.contexts[opened_rows_.context[i]].outcome != kInSpan) {
         continue;
       }
-      ++units[context_unit(opened_rows_.context[i])].begun;
+      ++units[context_unit(opened_rows_.context[i])].announced;
     }
   }
 

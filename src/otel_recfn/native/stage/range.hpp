@@ -21,8 +21,8 @@ constexpr uint32_t thread_of(uint64_t event_id) {
   return static_cast<uint32_t>(event_id >> kOrdinalBits);
 }
 
-// The part of a path's key that isn't its name: two are of one thread.
-inline uint64_t beside_name(uint64_t path_key) { return path_key >> 32; }
+// The part of a path's key that isn't its name: see `Range::path_key`.
+inline uint64_t key_without_name(uint64_t path_key) { return path_key >> 32; }
 
 // Names, and paths of modules, by their numbers. Times in nanoseconds.
 struct Range {

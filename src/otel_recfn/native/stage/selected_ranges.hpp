@@ -72,7 +72,7 @@ inline bool is_nearly_all(int64_t part_ns, int64_t whole_ns) {
 template <typename Paths>
 bool only_calls(const Paths& callers, const Paths& called) {
   return callers.is_operator && called.is_operator && callers.count == called.count &&
-         beside_name(callers.key) == beside_name(called.key) &&
+         key_without_name(callers.key) == key_without_name(called.key) &&
          is_nearly_all(called.total_ns, callers.total_ns);
 }
 

@@ -99,13 +99,13 @@ class SiblingTimes {
     if (busy_.empty()) return wanted_ns;
     const int64_t length_ns = one.length_ns();
     int64_t best_ns = wanted_ns;
-    std::pair<int64_t, int64_t> least{overlap_ns(wanted_ns, length_ns), 0};
+    std::pair<int64_t, int64_t> cheapest{overlap_ns(wanted_ns, length_ns), 0};
     const auto consider = [&](int64_t start_ns) {
       if (start_ns < earliest_ns || start_ns > latest_ns) return;
       const int64_t moved_ns = start_ns < wanted_ns ? wanted_ns - start_ns : start_ns - wanted_ns;
       const std::pair<int64_t, int64_t> cost{overlap_ns(start_ns, length_ns), moved_ns};
-      if (cost >= least) return;
-      least = cost;
+      if (cost >= cheapest) return;
+      cheapest = cost;
       best_ns = start_ns;
     };
     consider(earliest_ns);

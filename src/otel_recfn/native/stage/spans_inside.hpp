@@ -28,7 +28,7 @@ class SpansInside {
       const bool is_in_its_time = (rows.flags[row] & kOverlapping) == 0 &&
                                   enclosing >> kOrdinalBits == rows.event_id[row] >> kOrdinalBits;
       if (!is_in_its_time) continue;
-      if (times_ns_.size() >= kMost) times_ns_.clear();  // of ranges that never come
+      if (times_ns_.size() >= kMaxTimes) times_ns_.clear();  // of ranges that never come
       int64_t& time_ns = times_ns_[enclosing];
       time_ns = wrapped_sum(time_ns, wrapped_difference(rows.end_ns[row], rows.start_ns[row]));
       newest_ = std::max(newest_, enclosing);
@@ -51,7 +51,7 @@ class SpansInside {
   }
 
  private:
-  static constexpr size_t kMost = 1 << 16;
+  static constexpr size_t kMaxTimes = 1 << 16;
 
   std::unordered_map<uint64_t, int64_t> times_ns_;  // by event id of the range around
   uint64_t newest_ = 0;                             // the largest of these

@@ -90,7 +90,9 @@ class Stage {
   }
 
   // The units that have so many rows.
-  std::vector<UnitSummary> units_with_rows(int64_t least) const { return units_.with_rows(least); }
+  std::vector<UnitSummary> units_with_rows(int64_t min_rows) const {
+    return units_.with_rows(min_rows);
+  }
 
   // Decides units, each once, and forgets them, or (`is_partial`) their ranges until now.
   // `sampled`: the spans that samples give them.

@@ -180,10 +180,10 @@ PyObject* selected_batch(PythonStage& own, Decided& decided, bool is_partial) {
 }
 
 PyObject* stage_decide(PyObject* self, PyObject* arguments) {
-  PyObject *given_grants, *given_samples;
+  PyObject *grant_table, *sample_table;
   int is_partial;
   unsigned long long key;
-  if (!PyArg_ParseTuple(arguments, "OOpK:_decide", &given_grants, &given_samples, &is_partial,
+  if (!PyArg_ParseTuple(arguments, "OOpK:_decide", &grant_table, &sample_table, &is_partial,
                         &key)) {
     return nullptr;
   }
@@ -192,8 +192,8 @@ PyObject* stage_decide(PyObject* self, PyObject* arguments) {
     TableView<const GrantRow> grants;
     TableView<const SampledRow> sampled;
     Decided decided;
-    if (!grants.take(given_grants, "grants")) return nullptr;
-    if (!sampled.take(given_samples, "sampled")) return nullptr;
+    if (!grants.take(grant_table, "grants")) return nullptr;
+    if (!sampled.take(sample_table, "sampled")) return nullptr;
     const bool is_long = own.stage.granted_rows(grants) > kManyRowsToDecide;
     const auto decide = [&] { decided = own.stage.decide(grants, sampled, is_partial != 0, key); };
     if (!without_gil_if(is_long, decide)) return nullptr;

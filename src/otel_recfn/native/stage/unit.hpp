@@ -47,7 +47,7 @@ class Unit {
   // span with it.
   void add(const Range& one) {
     if (nodes_.empty() && (one.flags & kBackwardNode) == 0) return add_alone(one);
-    add_beside_nodes(one);
+    add_while_nodes_wait(one);
   }
 
   // Adds the backward nodes that wait, because the ranges around them don't come.
@@ -120,7 +120,7 @@ class Unit {
   }
 
   // Not a part of `add`, which is called for each range.
-  [[gnu::noinline]] void add_beside_nodes(const Range& one) {
+  [[gnu::noinline]] void add_while_nodes_wait(const Range& one) {
     nodes_.add(one, [this](const Range& alone) { add_alone(alone); });
   }
 
@@ -189,7 +189,7 @@ class Unit {
   void fold_candidates(bool parents_may_come, int64_t tree = 0, int64_t duration_ns = 0) {
     memory_.targets.assign(memory_.comparison.size(), {nullptr, nullptr});
     // Owned until the end: what is folded below goes into these trees, or out of them.
-    const FoldedRanges::TakenTrees taken = folded_.take_pending(candidates_);
+    const FoldedRanges::PendingTrees taken = folded_.take_pending(candidates_);
     folded_.note_pending(candidates_);
     if (!parents_may_come) folded_.settle();
     for (size_t index = 0; index < candidates_.size(); ++index) {

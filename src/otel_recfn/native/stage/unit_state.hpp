@@ -1,4 +1,16 @@
-// What is known of a unit beside its ranges: how far it is, and when its span ended.
+// What is known of a unit besides its ranges: its extent, the end of its span, and whether more can
+// come to it.
+//
+//     a unit is finished if                                          who sees it
+//     ------------------------------------------------------------   ------------------------------
+//     its span had ended before the last drain began, and no range   OpenUnits::due, by
+//     that was announced directly below it is open                   `is_complete`
+//     its span is ours, and its trace is complete                    Python: finish(takes_sums)
+//     the end of its span can't be seen here, and it `is_quiet`      Python: finish
+//     too many units are open, or too many rows wait                 OpenUnits::due, the oldest
+//
+// A range is announced when it begins, and comes as a row when it has ended. So a span that has
+// ended isn't enough: a thread that it started may still be in a range below it.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -13,8 +25,8 @@ namespace recfn::stage {
 // A unit's share of a batch.
 struct UnitInBatch {
   ParentSpan parent_span;
-  int64_t begun = 0;  // the outermost ranges that were announced below it
-  int64_t rows = 0;   // the rows that become spans or are folded; what follows is of these
+  int64_t announced = 0;  // the outermost ranges that were announced below it
+  int64_t rows = 0;       // the rows that become spans or are folded; what follows is of these
   int64_t first_ns = INT64_MAX, last_ns = 0;
   int64_t outermost = 0, failed = 0;
   // How long outermost ranges took whose CPU time is known, and that CPU time.
@@ -66,7 +78,7 @@ class UnitState {
   const uint64_t number;  // its own in the stage; numbers count up
 
   void add(const UnitInBatch& share, int64_t batch) {
-    open_ += share.begun;
+    open_ += share.announced;
     if (share.rows == 0) return;
     last_batch_ = batch;
     open_ = std::max<int64_t>(0, open_ - share.outermost);

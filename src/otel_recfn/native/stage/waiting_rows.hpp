@@ -37,7 +37,7 @@ class WaitingRows {
       : limits_(limits),
         columns_(Py_NewRef(maker.columns)),
         batch_from_fields_(Py_NewRef(maker.batch_from_fields)),
-        most_(limits.rows_to_spare) {}
+        max_rows_(limits.rows_to_spare) {}
 
   // Adds these rows of a batch, whose numbers follow each other from `first` on.
   void add(PyObject* batch, int64_t batch_rows, int64_t first, UnfilledVector<int64_t>&& rows) {
@@ -50,7 +50,7 @@ class WaitingRows {
   int64_t rows() const { return rows_; }
 
   bool is_crowded() const {
-    return rows_ > most_ || static_cast<int64_t>(batches_.size()) >= limits_.max_batches;
+    return rows_ > max_rows_ || static_cast<int64_t>(batches_.size()) >= limits_.max_batches;
   }
 
   // Drops all rows but those with these numbers, which ascend. False with an error set.
@@ -66,7 +66,7 @@ class WaitingRows {
     const bool are_many = rows_ > limits_.rows_to_spare ||
                           static_cast<int64_t>(batches_.size()) > limits_.max_batches / 2;
     if (are_many && !merge(needed)) return false;
-    most_ = 2 * rows_ + limits_.rows_to_spare;
+    max_rows_ = 2 * rows_ + limits_.rows_to_spare;
     return true;
   }
 
@@ -163,7 +163,7 @@ class WaitingRows {
   const Reference columns_, batch_from_fields_;
   std::vector<WaitingBatch> batches_;  // in ascending order of numbers
   int64_t rows_ = 0;
-  int64_t most_;  // the rows that may wait before those that no unit needs are dropped
+  int64_t max_rows_;  // the rows that may wait before those that no unit needs are dropped
 };
 
 // Where rows say that ranges lie.

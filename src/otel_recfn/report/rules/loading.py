@@ -99,10 +99,11 @@ def has_slow_batches(recording: Recording) -> Finding | None:
     if not len(ranges):
         return None
     times = recording.total_ns[ranges]
-    slowest = int(times.argmax())
-    number = int(np.flatnonzero(is_slow)[slowest])
+    longest = int(times.argmax())
+    longest_ns = float(times[longest])
+    number = int(np.flatnonzero(is_slow)[longest])
     others_ns = float(recording.total_ns[batches[~is_slow]].max())
-    of_workers = WORKERS in recording.names[int(recording.path[ranges[slowest]])]
+    has_workers = WORKERS in recording.names[int(recording.path[ranges[longest]])]
     function = _function_in(recording, ranges)
     more = f" {len(ranges):,} batches are slow." if len(ranges) > 1 else ""
     found = finding_about(
@@ -110,15 +111,15 @@ def has_slow_batches(recording: Recording) -> Finding | None:
         ranges,
         times,
         rule="batch",
-        title=f"A batch takes {times[slowest] / max(others_ns, 1.0):,.0f} times as long as others",
+        title=f"A batch takes {longest_ns / max(others_ns, 1.0):,.0f} times as long as others",
         text=(
-            f"The loop waited {duration(float(times[slowest]))} for batch {number:,} of"
+            f"The loop waited {duration(longest_ns)} for batch {number:,} of"
             f" {len(batches):,} (from 0) in {{most}}, and at most {duration(others_ns)} for"
             f" others.{more}{function}"
         ),
         next_step=SLOW_ITEM,
     )
-    may_be_start = number == 0 and of_workers and not function
+    may_be_start = number == 0 and has_workers and not function
     return found._replace(serious=False) if found is not None and may_be_start else found
 
 
@@ -185,7 +186,7 @@ def _samples_of_workers(
     recording: Recording, times: BusyTime
 ) -> Iterator[tuple[str, list[Sample]]]:
     """The samples of other processes in these times, with the label of each process."""
-    for process in recording.beside:
+    for process in recording.other_processes:
         moments = np.array([sample.time_ns for sample in process.samples], np.int64)
         is_meanwhile = times.time_during(moments - 1, moments) > 0
         selected = np.flatnonzero(is_meanwhile).tolist()

@@ -67,5 +67,12 @@ class HeardSpans(NamedTuple):
 
 
 def _span_slice(span: ProgramSpan, end_ns: int) -> SpanSlice:
-    key = span.trace_id, span.span_id
-    return SpanSlice(key, span.parent_id, span.name, span.thread, span.start_ns, end_ns, span.nests)
+    return SpanSlice(
+        key=(span.trace_id, span.span_id),
+        parent_id=span.parent_id,
+        name=span.name,
+        track=span.thread,
+        start_ns=span.start_ns,
+        end_ns=end_ns,
+        nests=span.nests,
+    )

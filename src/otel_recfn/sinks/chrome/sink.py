@@ -86,8 +86,8 @@ class ChromeTraceSink(Sink):
             Exception: what the writer raised; the session closes a sink that raises.
         """
         self._raise_error()
-        beside = batch.opened or batch.steps or batch.spans or batch.samples
-        if not (len(batch) or beside or batch.long_open is not None):
+        has_events = batch.opened or batch.steps or batch.spans or batch.samples
+        if not (len(batch) or has_events or batch.long_open is not None):
             return
         if self._thread.ident is None and self._queue.is_open:
             self._thread.start()
@@ -173,12 +173,12 @@ class ChromeTraceSink(Sink):
 
     def counters(self) -> Mapping[str, int]:
         """The counts of what couldn't be written, and of what never reached the writer."""
-        left = 0 if self._queue.is_open else self._remaining_rows()
+        remaining = 0 if self._queue.is_open else self._remaining_rows()
         errors = self._writer.failed + self._unwritten
         return {
             "dropped.queue_full": self._dropped,
-            "dropped.shutdown": left if self._error is None else 0,
-            "dropped.error": errors if self._error is None else errors + left,
+            "dropped.shutdown": remaining if self._error is None else 0,
+            "dropped.error": errors if self._error is None else errors + remaining,
         }
 
     def after_fork_in_child(self) -> ChromeTraceSink:
@@ -200,5 +200,5 @@ def _rows(batch: Batch) -> int:
     """The size of a batch in rows."""
     long_open = len(batch.long_open) if batch.long_open is not None else 0
     open_calls = len(batch.open_calls.event_id) if batch.open_calls is not None else 0
-    beside = len(batch.opened) + len(batch.spans) + len(batch.samples)
-    return BATCH_ROWS + len(batch) + beside + long_open + open_calls
+    events = len(batch.opened) + len(batch.spans) + len(batch.samples)
+    return BATCH_ROWS + len(batch) + events + long_open + open_calls

@@ -104,8 +104,17 @@ class SpanSlices:
             name = getattr(span, "name", None)
             parent_id = getattr(getattr(span, "parent", None), "span_id", 0)
             name = name if isinstance(name, str) and name else f"span {key[1]:016x}"
-            end_ns = rows.end_before(run, len(stretches) - inside)
-            found.append(SpanSlice(key, parent_id, name, track, rows.start_ns, end_ns, nests))
+            found.append(
+                SpanSlice(
+                    key,
+                    parent_id,
+                    name,
+                    track,
+                    start_ns=rows.start_ns,
+                    end_ns=rows.end_before(run, len(stretches) - inside),
+                    nests=nests,
+                )
+            )
         return found
 
     def _chain(self, stretches: Stretches, run: Run) -> list[Key]:

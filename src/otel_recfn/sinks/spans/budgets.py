@@ -25,7 +25,7 @@ from bisect import bisect_left
 from collections import deque
 from typing import NamedTuple
 
-from otel_recfn.sinks.spans.process_context import remember
+from otel_recfn.support.recent_entries import remember
 
 NS_PER_SECOND = 1_000_000_000
 DURATIONS = 1023
@@ -75,8 +75,9 @@ class UsualDurations:
 
         A unit is slow if it took more than twice the median and is among the longest.
         """
-        in_turn, ascending = known = self._durations_by_name.get(name) or (deque(), [])
-        remember(self._durations_by_name, name, known, MAX_NAMES)
+        durations = self._durations_by_name.get(name) or (deque(), [])
+        remember(self._durations_by_name, name, durations, MAX_NAMES)
+        in_turn, ascending = durations
         rank = bisect_left(ascending, duration_ns)
         count = len(ascending)
         is_unusual = (
@@ -114,10 +115,10 @@ class SpanRate:
         if now_ns > self._at_ns:
             more = (now_ns - self._at_ns) * self._half_per_ns
             self._at_ns = now_ns
-            one, other = [left + more for left in self._remaining]
+            ordinary, unusual_ones = [spans + more for spans in self._remaining]
             self._remaining = [
-                min(self._half, own + max(0.0, others - self._half))
-                for own, others in ((one, other), (other, one))
+                min(self._half, ordinary + max(0.0, unusual_ones - self._half)),
+                min(self._half, unusual_ones + max(0.0, ordinary - self._half)),
             ]
         elif self._at_ns - now_ns > BURST_SECONDS * NS_PER_SECOND:  # somebody set the clock back
             self._at_ns = now_ns
@@ -238,10 +239,10 @@ class Budgets:
         share = claim.spans
         part = 4 if claim.is_unusual else 5 if claim.detailed else 25
         if self._trace_budget is not None:
-            left = self._trace_budget - self._used.get(end.key[0], 0)
-            share = min(
-                share, (left if claim.is_unusual else left - self._trace_budget // 2) // part
-            )
+            free = self._trace_budget - self._used.get(end.key[0], 0)
+            if not claim.is_unusual:
+                free -= self._trace_budget // 2  # held back for units that fail or take long
+            share = min(share, free // part)
         if self._rate is not None:
             share = min(share, self._rate.remaining(end.end_ns, unusual=claim.is_unusual) // part)
         return max(1, share)

@@ -13,10 +13,10 @@ from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.batches.stage import Added, OwnRoot, Stage
 from otel_recfn.model.batch import Batch
 from otel_recfn.model.events import EventFlag
-from otel_recfn.sinks.spans.process_context import remember
 from otel_recfn.sinks.spans.sender import DecidedUnits, roots_alone
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, FOLDED_NS
-from otel_recfn.sinks.spans.step_traces import StepTrace
+from otel_recfn.sinks.spans.step_trace import StepTrace
+from otel_recfn.support.recent_entries import remember
 
 ROWS_AT_ONCE = 1 << 15
 """The rows that wait as one unit."""
@@ -87,11 +87,11 @@ class EveryRange:
         ):
             count, took_ns = self._inside.pop(event_id, (0, 0))
             if inside:
-                beside, beside_ns = self._inside.get(parent, (0, 0))
+                sibling_count, siblings_ns = self._inside.get(parent, (0, 0))
                 remember(
                     self._inside,
                     parent,
-                    (beside + count + 1, beside_ns + max(0, duration_ns)),
+                    (sibling_count + count + 1, siblings_ns + max(0, duration_ns)),
                     MAX_INSIDE,
                 )
             elif count:

@@ -8,9 +8,8 @@ One invalid field makes the SDK's encoder lose its whole batch. So times are cla
 and ordered, unsigned ids become the signed integers of OTLP with the same bits, and lone surrogates
 in texts are escaped.
 
-What was folded is said by sums as attributes (``sum_attributes.py``), and by spans of their own,
-with the attributes of the span pruning processor of OpenTelemetry Collectors, which trace viewers
-know.
+What was folded is said by sums as attributes (``sum_attributes.py``), and by spans of their own
+(``added_attributes.py``).
 """
 
 from __future__ import annotations
@@ -26,90 +25,37 @@ from opentelemetry.trace.status import Status, StatusCode
 
 from otel_recfn.batches.outcomes import SAMPLED
 from otel_recfn.batches.sampled_functions import called_function
-from otel_recfn.batches.span_names import PREFIX, module_call_name, prefill_name
+from otel_recfn.batches.span_names import module_call_name, prefill_name
 from otel_recfn.batches.span_plan import SpanPlan
 from otel_recfn.batches.stage import Decided, records
 from otel_recfn.batches.wall import OUTSIDE
-from otel_recfn.model.batch import Batch, Track
+from otel_recfn.model.batch import Batch
 from otel_recfn.model.columns import BY_SIZE
-from otel_recfn.model.events import (
-    CPU_TIME,
-    PARTIAL,
-    STEP_NUMBER,
-    EventFlag,
-    EventSource,
-    RecordScope,
-)
+from otel_recfn.model.events import PARTIAL, STEP_NUMBER, EventFlag, EventSource
 from otel_recfn.model.generation import PHASE
+from otel_recfn.sinks.spans.added_attributes import (
+    request_attributes,
+    sampled_attributes,
+    summary_attributes,
+)
 from otel_recfn.sinks.spans.range_attributes import (
     Attributes,
     base_attributes,
     code_attributes,
     text_attributes,
     thread_attributes,
-    track_attributes,
 )
-from otel_recfn.sinks.spans.span_hook import (
-    SpanHook,
-)
+from otel_recfn.sinks.spans.span_hook import SpanHook
 from otel_recfn.sinks.spans.span_limits import AppliedLimits, AttributeValue
 from otel_recfn.sinks.spans.span_target import SpanTarget, root_attributes
-from otel_recfn.sinks.spans.step_traces import StepTrace
+from otel_recfn.sinks.spans.step_trace import StepTrace
 from otel_recfn.sinks.spans.sum_attributes import decided_name
 from otel_recfn.sinks.spans.unit_samples import SampledSpan
 from otel_recfn.support.exceptions import exception_attributes, stacktrace_attributes
-from otel_recfn.support.request_batch import BATCH, BATCH_SIZE, Request, RequestBatch
+from otel_recfn.support.request_batch import BATCH_SIZE, RequestBatch
 from otel_recfn.support.texts import utf8_text
 
 SUFFIX = " (folded)"
-
-
-def _summary_attributes(decided: Decided, row: Any) -> Attributes:
-    """The attributes of a summary of a call path."""
-    names = decided.names
-    worked: Attributes = {CPU_TIME: row.cpu_time_ns} if row.cpu_time_ns >= 0 else {}
-    return {
-        **_call_attributes(row.scope, decided.threads.get(row.thread)),
-        **_module_attributes(names[row.name], names[row.module] if row.module else ""),
-        "aggregation.is_summary": True,
-        "aggregation.span_count": row.count,
-        "aggregation.duration_min_ns": row.shortest_ns,
-        "aggregation.duration_max_ns": row.longest_ns,
-        "aggregation.duration_avg_ns": row.total_ns // row.count,
-        "aggregation.duration_total_ns": row.total_ns,
-        **worked,
-    }
-
-
-def _sampled_attributes(sampled: SampledSpan) -> Attributes:
-    """The attributes of a span for a function that samples found."""
-    return {
-        "recfn.sampled": True,
-        "recfn.sample_count": sampled.time.count,
-        "recfn.sampled_time_ns": sampled.time.duration_ns,
-        "recfn.sampled_function": utf8_text(sampled.function),
-        **track_attributes(sampled.run.thread),
-    }
-
-
-def _call_attributes(scope: int, thread: Track | None) -> Attributes:
-    """The attributes that all calls of a summary have.
-
-    A scope that isn't one is that of several.
-    """
-    found: Attributes = {"recfn.scope": RecordScope(scope).name} if scope in _SCOPES else {}
-    return found | track_attributes(thread) if thread is not None else found
-
-
-def _module_attributes(name: str, path: str) -> Attributes:
-    """The attributes of a summary of ranges of that name.
-
-    Of module calls, ``path`` is what their paths share, if anything.
-    """
-    if not name.startswith(PREFIX):
-        return {}
-    module_attributes: Attributes = {"recfn.module": utf8_text(path)} if path else {}
-    return {**module_attributes, "recfn.module.class": utf8_text(name.removeprefix(PREFIX))}
 
 
 NO_ATTRIBUTES: Mapping[int, Mapping[str, AttributeValue]] = {}
@@ -117,7 +63,6 @@ _NUMBERS = [column for column in BY_SIZE if column.attribute and column.value is
 _TEXTS = [column for column in BY_SIZE if column.attribute and column.value is str]
 _UNSET = Status(StatusCode.UNSET)
 _PYTHON_CALL = int(EventSource.PYTHON_CALL)
-_SCOPES = range(len(RecordScope))
 _SEEN_FLAGS = np.uint32(EventFlag.ASYNC | EventFlag.PARTIAL | EventFlag.ERROR)
 """The flags that a span shows."""
 
@@ -232,7 +177,7 @@ class SpanMapper:
         short = not decided.plan.torch_names
         rows = records("summary", decided.summaries[which])
         for position, row in enumerate(rows, which.start):
-            attributes = {**_summary_attributes(decided, row), **extra_attributes.get(position, {})}
+            attributes = {**summary_attributes(decided, row), **extra_attributes.get(position, {})}
             unit_parent = decided.plan.parent_spans[row.unit]
             parent_id = row.parent_id
             if self._hook is not None:
@@ -263,7 +208,7 @@ class SpanMapper:
             parent = top if parent_id == top.span_id else _sibling_context(top, parent_id)
             context = _sibling_context(top, self._target.new_span_id())
             name = utf8_text(f"{OUTSIDE}: {called_function(each.function)} (sampled)")
-            attributes = _sampled_attributes(each)
+            attributes = sampled_attributes(each)
             run = each.run
             spans.append(self._span(name, context, parent, attributes, run.start_ns, run.end_ns))
         return spans
@@ -309,7 +254,7 @@ class SpanMapper:
                 name,
                 _child_context(request.span, self._target.new_span_id()),
                 request.span,
-                {**shared, **_request_attributes(request, batch.start_ns)},
+                {**shared, **request_attributes(request, batch.start_ns)},
                 batch.start_ns,
                 end_ns,
                 links,
@@ -441,14 +386,6 @@ def _sibling_context(unit_context: SpanContext, span_id: int) -> SpanContext:
 
 def _child_context(parent: SpanContext, span_id: int) -> SpanContext:
     return SpanContext(parent.trace_id, span_id, False, SAMPLED, parent.trace_state)
-
-
-def _request_attributes(request: Request, start_ns: int) -> Attributes:
-    """The attributes of a request of a batch that began then."""
-    found: Attributes = {BATCH + "position": request.position}
-    if request.start_ns is not None and 0 <= request.start_ns <= start_ns:
-        found[BATCH + "waited_ns"] = start_ns - request.start_ns
-    return found
 
 
 def _plain(batch: Batch, rows: NDArray[np.int64]) -> NDArray[np.bool_]:

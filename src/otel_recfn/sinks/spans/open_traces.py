@@ -5,9 +5,9 @@ hang.
 from __future__ import annotations
 
 import numpy as np
-from opentelemetry.trace import Link
+from opentelemetry.trace import Link, SpanContext
 
-from otel_recfn.batches.number_sets import equals, is_in
+from otel_recfn.batches.number_sets import Indices, equals, is_in
 from otel_recfn.batches.outcomes import Outcome, outcome_of, span_context
 from otel_recfn.batches.span_plan import Ids, SpanPlan
 from otel_recfn.model.batch import Batch
@@ -17,7 +17,8 @@ from otel_recfn.sinks.spans.mapping import SpanMapper
 from otel_recfn.sinks.spans.sender import ROOT_BYTES, DecidedUnits
 from otel_recfn.sinks.spans.span_hook import FOLDED_COUNT, SpanHook
 from otel_recfn.sinks.spans.span_target import SpanTarget
-from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
+from otel_recfn.sinks.spans.step_trace import StepTrace
+from otel_recfn.sinks.spans.step_traces import StepTraces
 
 OPEN_FOR_LONG = "open for long"
 MAX_OPEN = 1000
@@ -72,15 +73,7 @@ class OpenTraces:
         """
         if not self._traces.limiter.admit(int(batch.end_ns.max())):
             return None
-        context = batch.contexts[int(batch.context[unreported[0]])]
-        trace = self._traces.find(root)
-        parent_span = (
-            span_context(context)
-            if outcome_of(context) == Outcome.IN_SPAN
-            else trace.context
-            if trace is not None
-            else None
-        )
+        parent_span = self._parent_span(batch, root, unreported[0])
         start = target.start_root(
             OPEN_FOR_LONG, links=[Link(parent_span)] if parent_span is not None else []
         )
@@ -88,32 +81,48 @@ class OpenTraces:
         if start is None:
             return None
         rows = np.array(self._with_ancestors(batch, unreported), np.int64)
-        thread = batch.tracks[int(batch.thread[rows[0]])]
-        start_ns = int(batch.start_ns[rows].min())
         open_trace = StepTrace(
-            start, thread, OPEN_FOR_LONG, start_ns, int(batch.end_ns[rows].max())
+            start,
+            thread=batch.tracks[int(batch.thread[rows[0]])],
+            name=OPEN_FOR_LONG,
+            start_ns=int(batch.start_ns[rows].min()),
+            end_ns=int(batch.end_ns[rows].max()),
         )
         left_out = len(set(unreported).difference(rows.tolist()))
         open_trace.extra_attributes = {FOLDED_COUNT: left_out} if left_out else {}
-        parent = batch.parent_in_span[rows]
-        nothing = np.zeros(len(rows), np.int64)
-        inner = np.where(is_in(parent, batch.event_id[rows]), parent, np.uint64(0))
-        plan = SpanPlan(
-            batch=batch,
-            row=rows,
-            event_id=batch.event_id[rows],
-            parent=inner,
-            parent_span=nothing,
-            linked_id=nothing.astype(np.uint64),
-            linked_span=nothing,
-            parent_spans=[start.context],
-            torch_names=self._torch_names,
-        )
+        plan = self._plan(batch, rows, start.context)
         mapper = SpanMapper(
             target, self._hook.for_other_trace() if self._hook is not None else None
         )
         return DecidedUnits(
             plan, roots=[open_trace], mapper=mapper, nbytes=ROOT_BYTES + plan.nbytes(batch.names)
+        )
+
+    def _parent_span(self, batch: Batch, root: int, row: int) -> SpanContext | None:
+        """The span that a tree of ranges lies in, by its root and a row of it; None if it is in a
+        trace of ours that isn't recorded.
+        """
+        context = batch.contexts[int(batch.context[row])]
+        if outcome_of(context) == Outcome.IN_SPAN:
+            return span_context(context)
+        trace = self._traces.find(root)
+        return trace.context if trace is not None else None
+
+    def _plan(self, batch: Batch, rows: Indices, root_span: SpanContext) -> SpanPlan:
+        """The plan of the spans of a trace, those without a parent among them below its root."""
+        event_id = batch.event_id[rows]
+        parent = batch.parent_in_span[rows]
+        zeros = np.zeros(len(rows), np.int64)
+        return SpanPlan(
+            batch=batch,
+            row=rows,
+            event_id=event_id,
+            parent=np.where(is_in(parent, event_id), parent, np.uint64(0)),
+            parent_span=zeros,
+            linked_id=zeros.astype(np.uint64),
+            linked_span=zeros,
+            parent_spans=[root_span],
+            torch_names=self._torch_names,
         )
 
     def _with_ancestors(self, batch: Batch, unreported: list[int]) -> list[int]:

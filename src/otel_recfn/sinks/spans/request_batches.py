@@ -18,9 +18,9 @@ from typing import TypeAlias
 
 from opentelemetry.trace import SpanContext
 
-from otel_recfn.sinks.spans.process_context import remember
 from otel_recfn.sinks.spans.sender import DecidedUnits
 from otel_recfn.sinks.spans.sum_attributes import UnitSums
+from otel_recfn.support.recent_entries import remember
 from otel_recfn.support.request_batch import RequestBatch
 
 MAX_BATCHES = 1 << 12

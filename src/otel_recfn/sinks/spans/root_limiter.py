@@ -1,4 +1,13 @@
-"""The limit of the traces that we start (``roots_per_second``)."""
+"""The limit of the traces that we start (``roots_per_second``): a bucket of tokens.
+
+    tokens
+    100 ┤╲            the first hundred traces, however fast they come
+        │ ╲
+      1 ┤  ╲╱╲╱╲╱╲    then as many as the rate refills; what isn't used in a second is lost
+        └──────────► time of the events
+
+A trace takes one token, so none starts without one.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +23,8 @@ back.
 
 
 class RootLimiter:
-    """A bucket that begins with a hundred tokens, one for each trace, and isn't filled that high
-    again.
+    """A bucket that begins with a hundred tokens, one for each trace, and is refilled up to the
+    tokens of a second, at least to one.
 
     Time is that of the events, so what is admitted doesn't depend on how far behind the sink is. A
     rate of None admits all.

@@ -38,11 +38,11 @@ from otel_recfn.batches.stage import Decided
 from otel_recfn.sinks.protocol import NO_MEMORY
 from otel_recfn.sinks.spans.delivery import Delivery
 from otel_recfn.sinks.spans.mapping import SpanMapper
-from otel_recfn.sinks.spans.process_context import ProgramSpans
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.span_hook import DROPPED, SpanHook
 from otel_recfn.sinks.spans.span_target import SpanTarget
-from otel_recfn.sinks.spans.step_traces import StepTrace
+from otel_recfn.sinks.spans.step_trace import StepTrace
 from otel_recfn.sinks.spans.sum_attributes import extra_span_attributes
 from otel_recfn.sinks.spans.unit_samples import SampledSpan
 from otel_recfn.sinks.task_queue import Flush, TaskQueue
@@ -190,7 +190,11 @@ def _slices(end: int, size: int) -> list[slice]:
 
 
 def unit_queue() -> TaskQueue[DecidedUnits]:
-    """The queue of units that wait to be sent."""
+    """The queue of units that wait to be sent.
+
+    They are folded before. When rows waited here they were a thousand times as many as their spans,
+    and had to be dropped if an exporter was slow.
+    """
     return TaskQueue(MAX_BYTES, attrgetter("nbytes"), attrgetter("is_ordinary"))
 
 
@@ -327,14 +331,14 @@ class Sender:
 
     def _send(self, units: DecidedUnits) -> None:
         """Send units; if spans can't be made, the rest of the units is lost."""
-        left = units.ranges
+        unsent = units.ranges
         try:
             mapper = self._current_mapper()
             began = time.thread_time()
             for chunk in units.chunks(mapper, self._delivery.chunk_size, self._lost_since):
                 if not self.count(**chunk.counts):
                     return
-                left += chunk.counts.get("folding", 0)
+                unsent += chunk.counts.get("folding", 0)
                 self._delivery.send(chunk.spans)
                 self._reported += chunk.dropped
                 with resting():
@@ -342,7 +346,7 @@ class Sender:
                 began = time.thread_time()
         # Even an exception of the program's hook or processor that ends threads.
         except BaseException:
-            self.count(error=left, folding=-left)
+            self.count(error=unsent, folding=-unsent)
             raise
 
     def _current_mapper(self) -> SpanMapper:

@@ -37,11 +37,11 @@ from otel_recfn.sinks.spans.open_traces import OpenTraces
 from otel_recfn.sinks.spans.process_context import (
     FindsWorker,
     ProcessContext,
-    ProgramSpans,
     calling_thread,
     thread_name,
 )
 from otel_recfn.sinks.spans.processor import OwnSpanProcessor
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.range_attributes import base_attributes, code_attributes
 from otel_recfn.sinks.spans.request_batches import RequestBatches
@@ -283,11 +283,11 @@ class SpansSink(Sink):
             self._undecided -= units.ranges
             self._sender.put(units)
 
-    def saw(self, trace_id: int, span_id: int, span: object) -> None:
+    def note_parent_span(self, trace_id: int, span_id: int, span: object) -> None:
         """Note that a range begins below this span of the program's. From any thread."""
         # So that a provider that is set late is found before the program flushes it.
         self._resolver.resolve()
-        self._spans.saw(trace_id, span_id, span)
+        self._spans.note_parent_span(trace_id, span_id, span)
 
     def has_target(self) -> bool:
         """Whether anything takes spans now. From any thread."""

@@ -17,8 +17,8 @@ from opentelemetry.attributes import BoundedAttributes
 
 from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag
-from otel_recfn.sinks.spans.process_context import remember
 from otel_recfn.support.logs import GuardedLog
+from otel_recfn.support.recent_entries import remember
 from otel_recfn.support.texts import utf8_text
 
 _logger = GuardedLog(logging.getLogger(__name__), {})

@@ -173,7 +173,13 @@ class SpanTarget:
                 context = SpanContext(
                     trace_id, self.new_span_id(), False, SAMPLED, result.trace_state
                 )
-                return RootStart(context, dict(result.attributes), parent, links, name)
+                return RootStart(
+                    context,
+                    attributes=dict(result.attributes),
+                    parent=parent,
+                    links=links,
+                    name=name,
+                )
         except BaseException as error:
             if raised_by_signal_handler(error):
                 raise

@@ -7,8 +7,10 @@ outermost step, else for each module call, else for what runs in the thread.
 
 Outside of spans any operator may be an outermost range, hundreds of thousands a second, and few
 traces are recorded (``roots_per_second``). So nothing is done in Python for each range, nor for
-each trace: the refused ones of a batch are passed over at once, without a name, an id or an object
-(12 to 20 ns a row; with a look at each range all of the drain took 4 to 16 times as long).
+each trace: the refused ones of a batch are passed over at once, without a name, an id or an object.
+That takes 12 to 20 ns of a row. When the trace of each range was looked for, it took 550, or 1,900
+if each module call is a trace, and the drain 4 to 16 times as long.
+
 Which ranges are one trace is said in ``native/stage/own_traces.hpp``. A thread's event ids count
 up, so that two of them say which ranges a trace has, and rows find their root by bisection.
 
@@ -25,8 +27,7 @@ one has the same root.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,71 +52,14 @@ from otel_recfn.model.events import (
 from otel_recfn.sinks.spans.process_context import ProcessContext
 from otel_recfn.sinks.spans.root_limiter import RootLimiter
 from otel_recfn.sinks.spans.span_target import RootStart, SpanTarget
+from otel_recfn.sinks.spans.step_trace import TRAINING, StepTrace
 from otel_recfn.sinks.spans.trace_roots import TraceRoots
 
 if TYPE_CHECKING:
     from otel_recfn._native import TraceState
 
-TRAINING = "training step"
-MIN_WORKER_NS = 1_000_000
-"""The minimum time of a worker's trace that is sent by itself. A worker that collates a batch now
-and then has a trace of some operators for each, and a shorter one continues with the next.
-"""
 MAX_REMEMBERED_TRACES = 256
 """The newest complete traces that are remembered, for ranges of other threads that come late."""
-
-
-@dataclass(eq=False, slots=True)
-class StepTrace:
-    """A trace that we started."""
-
-    start: RootStart
-    thread: Track
-    name: str
-    """The root span's name."""
-    start_ns: int
-    end_ns: int
-    first: int = 0
-    """The event id of the range by which it is known."""
-    begin: int = 0
-    """The event id of the range with which it begins here: ``first``, unless the program knows it
-    by an earlier one.
-    """
-    until: int = 0
-    """The event id before which its outermost ranges began."""
-    number: int = -1
-    """The number of the training step in its thread, from 0; -1 if no optimizer has stepped in
-    it.
-    """
-    in_worker: bool = False
-    """Whether it is a worker process's, whose duration means nothing, since it waits for the
-    process that it works for.
-    """
-    began_ns: int = 0
-    """When its first range began; later than ``start_ns`` if it continues others."""
-    short_ns: int = 0
-    """The time of the traces that it continues, which were too short, without pauses between."""
-    is_published: bool = False
-    folded: int = 0
-    """The number of its ranges that have no span of their own."""
-    extra_attributes: Mapping[str, Any] = field(default_factory=dict)
-    """Further attributes of the root span, of the whole trace."""
-
-    @property
-    def context(self) -> SpanContext:
-        """The root span's context."""
-        return self.start.context
-
-    @property
-    def is_too_short(self) -> bool:
-        """Whether it is not sent by itself."""
-        return self.in_worker and self.short_ns + self.end_ns - self.began_ns < MIN_WORKER_NS
-
-    def continue_short(self, before: StepTrace) -> None:
-        """Take the place of a trace that was too short, and has the same root."""
-        self.start_ns = before.start_ns
-        self.short_ns = before.short_ns + before.end_ns - before.began_ns
-        before.is_published = True
 
 
 class TraceStart(NamedTuple):
@@ -199,7 +143,8 @@ class StepTraces:
         for index in self._indices_to_start(began):
             self._start(began[index : index + 1], batch, target)
         live = typed_table("live_trace", self._own_traces.live())
-        self._trace_roots.saw(batch.opened.columns["event_id"], began["first"], live.tolist())
+        opened_ids = batch.opened.columns["event_id"]
+        self._trace_roots.note_batch(opened_ids, began["first"], live.tolist())
         self._follow()
         self._roots = [
             OwnRoot(begin, trace.until, trace.context)
@@ -321,11 +266,11 @@ class StepTraces:
         trace = StepTrace(
             start,
             track,
-            start.name,
-            new.start_ns,
-            new.start_ns,
-            new.first,
-            new.begin,
+            name=start.name,
+            start_ns=new.start_ns,
+            end_ns=new.start_ns,
+            first=new.first,
+            begin=new.begin,
             in_worker=self._process_context.worker() is not None,
             began_ns=new.start_ns,
         )

@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.number_sets import is_in
-from otel_recfn.sinks.spans.process_context import remember
 from otel_recfn.sinks.spans.span_target import RootStart
 from otel_recfn.support.forks import ForkSafeLock
+from otel_recfn.support.recent_entries import remember
 
 MAX_REMEMBERED = 1 << 15
 """The most traces, and the most outermost ranges, that are remembered."""
@@ -113,7 +113,7 @@ class TraceRoots:
         with self._lock:
             return is_in(firsts, list(self._unseen_starts))
 
-    def saw(self, opened: Ids, firsts: Ids, live: Sequence[LiveTrace]) -> None:
+    def note_batch(self, opened: Ids, firsts: Ids, live: Sequence[LiveTrace]) -> None:
         """Note what the sink has seen.
 
         Args:

@@ -86,12 +86,12 @@ def spans_in(
         if time.longest is not None
     ]
     last_ns = max([end_ns, *[run.end_ns for _, run, _ in longest]])
-    least_ns = MIN_SHARE * (last_ns - start_ns)
+    min_ns = MIN_SHARE * (last_ns - start_ns)
     found = []
     for name, run, duration_ns in longest:
         # A span that ends after its parent gets a warning in Jaeger.
         inside = run.within(start_ns, last_ns if may_end_later else end_ns)
-        if duration_ns >= least_ns and inside.end_ns > inside.start_ns:
+        if duration_ns >= min_ns and inside.end_ns > inside.start_ns:
             found.append((name, inside))
     return found
 

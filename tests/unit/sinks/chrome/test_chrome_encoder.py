@@ -129,11 +129,11 @@ def test_many_operators_that_share_some_of_what_they_say() -> None:
     )
     native = encoded(encode_chrome_events, batch, row_numbers(batch), base_ns=0, ids=None)
     assert native == encoded(model_events, batch, row_numbers(batch), base_ns=0, ids=None)
-    said = {
+    expected = {
         json.dumps([event["name"], event.get("cat"), event["tid"], event["args"].get("Input Dims")])
         for event in parsed(native)
     }
-    assert len(said) > 2000
+    assert len(expected) > 2000
 
 
 @given(

@@ -50,8 +50,8 @@ def deletion_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message for message in caplog.messages if "was deleted or overwritten" in message]
 
 
-def path_beside(path: Path) -> Path:
-    """The name of this process beside a name in use."""
+def path_with_pid(path: Path) -> Path:
+    """The name that this process takes if the name is in use."""
     return path.with_name(path.name.replace("trace", f"trace.pid{os.getpid()}"))
 
 
@@ -104,10 +104,10 @@ def test_what_takes_its_place_stays_and_recording_goes_on_beside(
     record(instrumentor, "two")
     instrumentor.uninstrument()
     assert path.read_text().rstrip() == THEIRS
-    assert names_in(path_beside(path)) == ["two"]
-    assert read_trace(path_beside(path))["lost"] == lost(instrumentor) == 1
+    assert names_in(path_with_pid(path)) == ["two"]
+    assert read_trace(path_with_pid(path))["lost"] == lost(instrumentor) == 1
     (message,) = deletion_messages(caplog)
-    assert message.endswith(f"later ones are in {path_beside(path)}")
+    assert message.endswith(f"later ones are in {path_with_pid(path)}")
 
 
 def test_a_trace_that_is_deleted_last_of_all_says_what_it_lacks(
@@ -151,7 +151,7 @@ def test_an_older_trace_of_the_same_size_that_is_copied_over_one(
     path.write_text(older)
     record(instrumentor, "two")
     assert path.read_text() == older
-    assert names_in(path_beside(path)) == ["two"]
+    assert names_in(path_with_pid(path)) == ["two"]
     assert lost(instrumentor) == 1
     assert len(deletion_messages(caplog)) == 1
 
@@ -180,11 +180,11 @@ def test_a_file_that_another_machine_has_deleted(
 ) -> None:
     """On NFS its descriptor is stale, and closed."""
     fstat = os.fstat
-    of_file = path.stat()
+    file_status = path.stat()
 
     def stale(fd: int) -> os.stat_result:
         status = fstat(fd)
-        if (status.st_dev, status.st_ino) == (of_file.st_dev, of_file.st_ino):
+        if (status.st_dev, status.st_ino) == (file_status.st_dev, file_status.st_ino):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return status
 

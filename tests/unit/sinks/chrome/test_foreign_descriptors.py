@@ -91,8 +91,8 @@ class TestChromeTrace:
 
     def test_a_program_that_becomes_a_daemon(self, path: Path) -> None:
         in_child(lambda: record_as_a_daemon(path))
-        (of_child,) = path.parent.glob("trace.pid*")
-        assert names_in(of_child) == ["before"]
+        (child_trace,) = path.parent.glob("trace.pid*")
+        assert names_in(child_trace) == ["before"]
         assert (path.parent / "own").read_bytes() == FOREIGN
 
 

@@ -86,8 +86,8 @@ def test_a_slice_lasts_from_its_first_range_to_its_last_and_a_nanosecond_longer(
 
 
 def test_no_slice_is_longer_where_something_else_is_there() -> None:
-    beside = [row(1, 10, 20, REQUEST), row(2, 20, 30, OTHER), row(3, 30, 40)]
-    assert slice_fields(slices_of(SPANS, beside)) == [("request", 1, 10, 20), ("other", 1, 20, 30)]
+    rows = [row(1, 10, 20, REQUEST), row(2, 20, 30, OTHER), row(3, 30, 40)]
+    assert slice_fields(slices_of(SPANS, rows)) == [("request", 1, 10, 20), ("other", 1, 20, 30)]
     inside = [row(2, 10, 20, OTHER), row(1, 0, 20, REQUEST)]
     assert slice_fields(slices_of(SPANS, inside)) == [("other", 1, 10, 20), ("request", 1, 0, 21)]
 

@@ -93,8 +93,8 @@ class TestTheWay:
 
         in_child(child)
         writer.close()
-        beside = [name for name in os.listdir(tmp_path) if ".pid" in name]
-        assert [names_in(tmp_path / name) for name in beside] == [["child"]]
+        child_traces = [name for name in os.listdir(tmp_path) if ".pid" in name]
+        assert [names_in(tmp_path / name) for name in child_traces] == [["child"]]
         assert names_in(tmp_path / "trace.json") == ["parent"]
         assert os.listdir(tmp_path / "elsewhere") == []
 

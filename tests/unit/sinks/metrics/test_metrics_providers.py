@@ -155,6 +155,7 @@ class TestOtherSdks:
     def test_an_aggregation_that_has_changed(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
+        # Another SDK calls its aggregation so.
         monkeypatch.setattr(sdk_streams, "_EXPLICIT", "_Renamed")
         ours = Ours([reader(DELTA)])
         ours.record([("aten::add", 0, 1), ("aten::add", 0, 4)])
@@ -167,6 +168,7 @@ class TestOtherSdks:
         ours = Ours([reader(DELTA)])
         ours.record([("aten::add", 0, 1)])
         assert ours.sink.wants_unsampled
+        # Something of the SDK's raises where it doesn't in this one.
         monkeypatch.setattr(sdk_streams, "_key", None)
         assert points(ours.readers[0]) is not None
         assert [DURATION in record.message for record in caplog.records] == [True]

@@ -116,12 +116,12 @@ def test_the_same_spans(volume: Volume, hooked: Any, limits: SpanLimits | None) 
     keeps = Keeps()
     provider = TracerProvider(shutdown_on_exit=False, span_limits=limits)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    through, beside = (
+    sdk_sink, own_sink = (
         SpansSink(provider, None, hook=hooked, volume=volume, delivery=way)
         for way in (None, OtlpDelivery(keeps, request_bytes=1024, queue_bytes=1 << 20))
     )
     counters = []
-    for sink in (through, beside):
+    for sink in (sdk_sink, own_sink):
         sink.write(make_batch(rows(units=3, ranges=60)))
         sink.write(
             open_for_long(
@@ -139,12 +139,12 @@ def test_the_same_spans(volume: Volume, hooked: Any, limits: SpanLimits | None) 
         for span in each.scope_spans[0].spans
     ]
     ours = keeps.spans()
-    of_open_ranges = [
+    open_range_spans = [
         [span for span in spans if span.name in ("open", "open for long")]
         for spans in (expected, ours)
     ]
     # In a trace of their own, whose ids are by chance.
-    assert [len(spans) for spans in of_open_ranges] == [2, 2]
+    assert [len(spans) for spans in open_range_spans] == [2, 2]
     assert _in_order(ours) == _in_order(expected)
     assert len(keeps.bodies) > 1
     assert counters[0] == counters[1]

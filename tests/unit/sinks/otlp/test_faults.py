@@ -287,12 +287,12 @@ class Certificate(NamedTuple):
     key: Path
     file: Path
 
-    def of_http(self) -> ssl.SSLContext:
+    def http_context(self) -> ssl.SSLContext:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(self.file, self.key)
         return tls
 
-    def of_grpc(self) -> grpc.ServerCredentials:
+    def grpc_credentials(self) -> grpc.ServerCredentials:
         return grpc.ssl_server_credentials([(self.key.read_bytes(), self.file.read_bytes())])
 
 
@@ -325,7 +325,7 @@ def test_a_wrong_certificate_loses_nothing_and_the_right_one_is_taken(
     over: str, sending: MakeSending, certificate: Certificate
 ) -> None:
     answers = Answers()
-    tls: Any = certificate.of_http() if over == "http" else certificate.of_grpc()
+    tls: Any = certificate.http_context() if over == "http" else certificate.grpc_credentials()
     with SERVERS[over](answers, tls=tls) as endpoint:
         wrong = sending(EXPORTERS[over](endpoint=endpoint))
         trusting = grpc.ssl_channel_credentials(certificate.file.read_bytes())

@@ -63,9 +63,9 @@ def test_requests_are_bounded_and_cut_no_span(batches: list[list[int]], most: in
         [f"{number}.{place} " + "x" * size for place, size in enumerate(sizes)]
         for number, sizes in enumerate(batches)
     ]
-    for of_batch in names:
+    for batch in names:
         rest = as_encoded(
-            mapper.spans(plan_of([{"name": name, "context": context(1, 2)} for name in of_batch]))
+            mapper.spans(plan_of([{"name": name, "context": context(1, 2)} for name in batch]))
         )
         while len(rest := builder.add(rest)):
             requests.append(builder.take())
@@ -82,7 +82,7 @@ def test_requests_are_bounded_and_cut_no_span(batches: list[list[int]], most: in
         assert len(found) == request.spans
         assert len(request.body) <= most or request.spans == 1
         arrived += found
-    assert arrived == [name for of_batch in names for name in of_batch]
+    assert arrived == [name for batch in names for name in batch]
 
 
 def test_a_request_that_is_being_sent_stays_where_there_is_no_room() -> None:

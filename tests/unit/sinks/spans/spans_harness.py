@@ -48,7 +48,7 @@ def write_unit(sink: SpansSink, rows: Sequence[dict[str, Any]]) -> None:
     """
     span = ELSEWHERE.start_span("request", start_time=BASE_NS)
     ids = span.get_span_context()
-    sink.saw(ids.trace_id, ids.span_id, span)
+    sink.note_parent_span(ids.trace_id, ids.span_id, span)
     batch = make_batch([{**row, "context": context(ids.trace_id, ids.span_id)} for row in rows])
     span.end(int(batch.end_ns.max()))
     sink.write(replace(batch, drained_ns=LATER_NS))

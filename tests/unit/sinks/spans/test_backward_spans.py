@@ -47,13 +47,13 @@ def row(event_id: int, name: str, parent: int, start_ms: float, ms: float, **mor
     }
 
 
-def node_rows(parent: int = 0, of_node: int = 0, start_ms: float = 50) -> list[Row]:
+def node_rows(parent: int = 0, node_flags: int = 0, start_ms: float = 50) -> list[Row]:
     """A backward node, what it calls, and the range around it, in the order of their ends.
 
-    ``of_node`` are flags of the node.
+    ``node_flags`` are flags of the node.
     """
     numbers = {"sequence_nr": 7, "forward_thread_id": MAIN_THREAD.thread_id}
-    scope = {"scope": RecordScope.BACKWARD_FUNCTION, "flags": of_node}
+    scope = {"scope": RecordScope.BACKWARD_FUNCTION, "flags": node_flags}
     return [
         row(OPERATOR, "aten::mul", NODE, start_ms + 2, 20),
         row(NODE, "MulBackward0", AROUND, start_ms + 1, 22, **scope, **numbers),
@@ -65,11 +65,13 @@ def by_name(spans: list[ReadableSpan]) -> dict[str, ReadableSpan]:
     return {span.name: span for span in spans}
 
 
-@pytest.mark.parametrize("of_node", [0, EXPOSED], ids=["seen by nobody", "seen by the program"])
+@pytest.mark.parametrize("node_flags", [0, EXPOSED], ids=["seen by nobody", "seen by the program"])
 @pytest.mark.parametrize("parent", [AROUND, NODE])
-def test_what_comes_after_a_node_was_sent_is_a_child_of_its_span(of_node: int, parent: int) -> None:
+def test_what_comes_after_a_node_was_sent_is_a_child_of_its_span(
+    node_flags: int, parent: int
+) -> None:
     harness = Harness(volume=Volume(50))
-    sent = by_name(harness.write(*node_rows(of_node=of_node)))["MulBackward0"]
+    sent = by_name(harness.write(*node_rows(node_flags=node_flags)))["MulBackward0"]
     late = row(LATE, "aten::add", parent, 55, 30, thread=WORKER_THREAD)
     (span,) = harness.write(late)
     assert span.parent == sent.context

@@ -91,11 +91,11 @@ def test_unused_traces_are_evicted_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(budgets, "MAX_TRACES", 2)
-    of_trace = Budgets(1000, Volume(1000, 50, 5000))
-    first = of_trace.grant(UnitEnd((1, 1), "step", MS, False, BASE_NS, RANGES)).spans
+    granting = Budgets(1000, Volume(1000, 50, 5000))
+    first = granting.grant(UnitEnd((1, 1), "step", MS, False, BASE_NS, RANGES)).spans
     for number in range(2, 9):
-        of_trace.grant(UnitEnd((number, 1), "other", MS, False, BASE_NS, ranges=1))
-    assert of_trace.grant(UnitEnd((1, 2), "step", MS, False, BASE_NS, RANGES)).spans < first
+        granting.grant(UnitEnd((number, 1), "other", MS, False, BASE_NS, ranges=1))
+    assert granting.grant(UnitEnd((1, 2), "step", MS, False, BASE_NS, RANGES)).spans < first
 
 
 def test_a_longer_request_never_gets_less_than_a_shorter_one_would() -> None:

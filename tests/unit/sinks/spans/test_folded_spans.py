@@ -53,13 +53,13 @@ class Units(Harness):
     ) -> trace.Span:
         above = trace.set_span_in_context(parent) if parent is not None else None
         span = self.tracer.start_span(name, above, start_time=start)
-        of_span = span.get_span_context()
-        self.sink.saw(of_span.trace_id, of_span.span_id, span)
+        own = span.get_span_context()
+        self.sink.note_parent_span(own.trace_id, own.span_id, span)
         return span
 
     def rows(self, span: trace.Span, *shape: tuple[str, int]) -> list[dict[str, Any]]:
         """Ranges in each other, by name and microseconds, the innermost first."""
-        of_span = span.get_span_context()
+        own = span.get_span_context()
         above, root, rows = 0, 0, []
         for name, duration_us in shape:
             self.ranges += 1
@@ -70,7 +70,7 @@ class Units(Harness):
                 "end_ns": BASE_NS + self.ranges + duration_us * 1000,
             }
             place = {"event_id": event_id, "parent": above, "root": root, "name": name}
-            rows.append({**place, **times, "context": context(of_span.trace_id, of_span.span_id)})
+            rows.append({**place, **times, "context": context(own.trace_id, own.span_id)})
             above = event_id
         return rows[::-1]
 
@@ -589,8 +589,8 @@ def test_no_span_of_ours_is_shorter_than_a_thousandth_but_those_that_failed(
     units.drained(rows)
     spans = units.ours()
     assert sum(not one.status.is_ok for one in spans) == failed
-    around = {one.parent.span_id for one in spans}
-    others = [one for one in spans if one.status.is_ok and one.context.span_id not in around]
+    enclosing = {one.parent.span_id for one in spans}
+    others = [one for one in spans if one.status.is_ok and one.context.span_id not in enclosing]
     shorter = [one for one in others if one.end_time - one.start_time < took_us]
     assert not shorter or len(spans) == 1  # each unit has one
     assert ranges_told(spans) == len(rows)

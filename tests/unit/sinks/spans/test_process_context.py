@@ -14,12 +14,9 @@ from spans_harness import Harness
 from helpers.batches import BASE_NS, context, make_batch
 from otel_recfn.model.batch import NO_CONTEXT
 from otel_recfn.model.events import make_event_id
-from otel_recfn.sinks.spans import process_context
-from otel_recfn.sinks.spans.process_context import (
-    FindsWorker,
-    ProcessContext,
-    ProgramSpans,
-)
+from otel_recfn.sinks.spans import program_spans
+from otel_recfn.sinks.spans.process_context import FindsWorker, ProcessContext
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.support.processes import ParentProcessSpan, WorkerProcess
 
@@ -35,8 +32,8 @@ def in_child(find_worker: FindsWorker = lambda: None) -> ProcessContext:
     spans = ProgramSpans()
     began_ns = time.time_ns()
     spans.start_empty()
-    spans.saw(1, 2, begun(2, began_ns - 1))
-    spans.saw(1, 3, begun(3, time.time_ns()))
+    spans.note_parent_span(1, 2, begun(2, began_ns - 1))
+    spans.note_parent_span(1, 3, begun(3, time.time_ns()))
     return ProcessContext(spans, find_worker)
 
 
@@ -142,12 +139,12 @@ def test_a_fork_of_an_instrumented_fork_server_learns_late_what_it_was_made_in(
     """
     spans = ProgramSpans()
     spans.start_empty()
-    assert spans.made_in is None
+    assert spans.origin_span is None
     monkeypatch.setattr(
-        process_context, "parent_process_span", lambda: ParentProcessSpan(7, 8, 1, "")
+        program_spans, "parent_process_span", lambda: ParentProcessSpan(7, 8, 1, "")
     )
-    assert spans.made_in is not None
-    assert (spans.made_in.trace_id, spans.made_in.span_id) == (7, 8)
+    assert spans.origin_span is not None
+    assert (spans.origin_span.trace_id, spans.origin_span.span_id) == (7, 8)
     batch = make_batch([{"context": context(7, 8)}])
     worker = WorkerProcess("DataLoader worker 0", single_caller=True)
     assert [*ProcessContext(spans, lambda: worker).without_inherited(batch).contexts] == [
@@ -172,7 +169,7 @@ def test_a_span_that_ended_is_remembered_as_it_was_then_and_not_kept_alive() -> 
     spans = ProgramSpans()
     span = tracer_heard_by(spans).start_span("request")
     ids = span.get_span_context().trace_id, span.get_span_context().span_id
-    spans.saw(*ids, span)
+    spans.note_parent_span(*ids, span)
     assert spans.span_end(*ids) is None
     span.end()
     living = weakref.ref(span)

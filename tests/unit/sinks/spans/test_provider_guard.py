@@ -86,6 +86,7 @@ class TestProcessors:
         assert target.processors() == [first, second]
         own.remove()
         assert target.multi_processor._span_processors == (first, second)
+        # The SDK's own lock, which we take to be the first of its processors.
         assert target.multi_processor._lock.acquire(blocking=False)  # noqa: SLF001
         target.multi_processor._lock.release()  # noqa: SLF001
 
@@ -110,6 +111,7 @@ class TestProcessors:
         monkeypatch.setattr(listener, "LOCK_SECONDS", 0.0)
         target = target_of(new_provider())
         own = OwnSpanProcessor(lambda span: None, lambda timeout_s: True)
+        # Another thread of the parent had it at the fork.
         with target.multi_processor._lock:  # noqa: SLF001
             own.register(target.provider, target.multi_processor)
         assert target.multi_processor._span_processors == ()

@@ -27,7 +27,7 @@ from otel_recfn.model.batch import Event
 from otel_recfn.model.events import EventFlag, make_event_id
 from otel_recfn.sinks.spans import folding
 from otel_recfn.sinks.spans.budgets import EVERY_RANGE, Volume
-from otel_recfn.sinks.spans.process_context import ProgramSpans
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.span_hook import SpanHook
 
 pytestmark = pytest.mark.one_python
@@ -242,8 +242,8 @@ def test_in_any_order_no_sent_span_lacks_its_parent(
 ) -> None:
     """Span n's parent is a span before it, or 1000, which the program has."""
     tree = {
-        number: 1000 if number == 1 else 1 + above % (number - 1)
-        for number, above in enumerate(parents, 1)
+        number: 1000 if number == 1 else 1 + drawn % (number - 1)
+        for number, drawn in enumerate(parents, 1)
     }
     numbers = list(tree)
     order.shuffle(numbers)
@@ -266,9 +266,9 @@ TRACER = TracerProvider(shutdown_on_exit=False).get_tracer("program")
 def test_a_forked_childs_copies_of_spans_are_not_waited_for() -> None:
     spans = ProgramSpans()
     inherited = TRACER.start_span("inherited")
-    spans.saw(1, 2, inherited)
+    spans.note_parent_span(1, 2, inherited)
     spans.start_empty()
-    spans.saw(1, 2, inherited)
+    spans.note_parent_span(1, 2, inherited)
     assert spans.find(1, 2) is None
 
 

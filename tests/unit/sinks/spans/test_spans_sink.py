@@ -167,7 +167,7 @@ class TestNoSpans:
         assert harness.sink.counters()["unsampled"] == 1
 
 
-def rows_of_trees() -> st.SearchStrategy[list[dict[str, Any]]]:
+def tree_rows() -> st.SearchStrategy[list[dict[str, Any]]]:
     """Rows in closing order: trees of ranges, each in some context."""
     refs = st.sampled_from(
         [
@@ -199,7 +199,7 @@ def _rows(trees: list[tuple[SpanContextRef, list[int], Track]]) -> list[dict[str
     return rows
 
 
-@given(rows=rows_of_trees(), cut=st.integers(0, 40))
+@given(rows=tree_rows(), cut=st.integers(0, 40))
 def test_every_sampled_row_is_one_span_in_one_tree(rows: list[dict[str, Any]], cut: int) -> None:
     harness = Harness()
     spans = [
@@ -242,10 +242,10 @@ class TestSpans:
         (program,) = harness.exporter.get_finished_spans()
         ours = [harness.one(name=name) for name in "ab"]
         for spans in ([program, *ours], [*ours, program]):
-            (of_all,) = encode_spans(spans).resource_spans
-            assert sum([len(scope.spans) for scope in of_all.scope_spans]) == 3
-            assert {each.key for each in of_all.resource.attributes} == set(ATTRIBUTES)
-            assert of_all.schema_url == "https://example.org/schema"
+            (resource_spans,) = encode_spans(spans).resource_spans
+            assert sum([len(scope.spans) for scope in resource_spans.scope_spans]) == 3
+            assert {each.key for each in resource_spans.resource.attributes} == set(ATTRIBUTES)
+            assert resource_spans.schema_url == "https://example.org/schema"
 
     def test_all_of_a_provider_share_one(self) -> None:
         harness = Harness(resource=the_programs())

@@ -20,10 +20,12 @@ from opentelemetry.sdk.trace.sampling import (
 from helpers.batches import BASE_NS, MAIN_THREAD, WORKER_THREAD, make_batch
 from otel_recfn.model.batch import Batch, Track, TrainingStep
 from otel_recfn.model.events import SOURCES, EventFlag, EventSource, SourceTraits, make_event_id
-from otel_recfn.sinks.spans.process_context import ProcessContext, ProgramSpans
+from otel_recfn.sinks.spans.process_context import ProcessContext
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
 from otel_recfn.sinks.spans.root_limiter import FIRST_ROOTS, NS_PER_SECOND
-from otel_recfn.sinks.spans.step_traces import StepTrace, StepTraces
+from otel_recfn.sinks.spans.step_trace import StepTrace
+from otel_recfn.sinks.spans.step_traces import StepTraces
 from otel_recfn.support.processes import WorkerProcess
 
 pytestmark = pytest.mark.one_python
@@ -77,7 +79,7 @@ class Program:
         self, *ranges: dict[str, Any], thread: Track = MAIN_THREAD, one_batch: bool = True
     ) -> list[StepTrace | None]:
         """Run ranges one after the other; the trace of each."""
-        events = [self._event(one, thread) for one in ranges]
+        events = [self.event(one, thread) for one in ranges]
         groups = [events] if one_batch else [[event] for event in events]
         for group in groups:
             self.take(
@@ -93,7 +95,7 @@ class Program:
     def names(self) -> list[str]:
         return [trace.name for trace in taken_from(self.traces)]
 
-    def _event(
+    def event(
         self, one: dict[str, Any], thread: Track
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         one = dict(one)
@@ -376,7 +378,7 @@ MANY = 5000
 def run_jobs(program: Program, first_thread: int, jobs: int, **more: Any) -> list[int]:
     """Call a module in each of so many new threads, in one batch; the calls."""
     tracks = [MAIN_THREAD._replace(number=first_thread + job) for job in range(jobs)]
-    events = [program._event({**first(module()), **more}, track) for track in tracks]  # noqa: SLF001
+    events = [program.event({**first(module()), **more}, track) for track in tracks]
     rows = [row for _, rows in events for row in rows]
     program.take(make_batch(rows, [opened for opened, _ in events]))
     return [opened["event_id"] for opened, _ in events]
@@ -389,6 +391,7 @@ def test_threads_that_a_flush_left_in_a_training_step_are_forgotten_when_they_ar
         run_jobs(program, first_thread, MANY)
         program.traces.end_closed()
     program.run(module())
+    # That it keeps no thread for ever has no sign but this and its memory.
     assert len(program.traces._cut) < MANY  # noqa: SLF001
 
 

@@ -18,9 +18,11 @@ from models.own_traces import Model
 from otel_recfn.model.batch import Opened, TrainingStep
 from otel_recfn.model.events import EventFlag, EventSource, make_event_id
 from otel_recfn.sinks.spans import root_limiter
-from otel_recfn.sinks.spans.process_context import ProcessContext, ProgramSpans
+from otel_recfn.sinks.spans.process_context import ProcessContext
+from otel_recfn.sinks.spans.program_spans import ProgramSpans
 from otel_recfn.sinks.spans.provider import ProviderResolver
-from otel_recfn.sinks.spans.step_traces import TRAINING, StepTrace, StepTraces
+from otel_recfn.sinks.spans.step_trace import TRAINING, StepTrace
+from otel_recfn.sinks.spans.step_traces import StepTraces
 
 pytestmark = pytest.mark.one_python
 MS = 1_000_000

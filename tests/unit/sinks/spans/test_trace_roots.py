@@ -38,7 +38,7 @@ def test_the_first_that_knows_the_trace_of_a_range_says_it() -> None:
 
 def test_the_sink_says_the_trace_of_ranges_that_it_has_seen() -> None:
     roots = TraceRoots()
-    roots.saw(NO_IDS, NO_IDS, [(5, 9, 3), (20, 20, 20)])
+    roots.note_batch(NO_IDS, NO_IDS, [(5, 9, 3), (20, 20, 20)])
     assert [roots.known_first_range(root) for root in (4, 5, 9, 10, 20, 21)] == [
         *(None, 3, 3),
         *(None, 20, None),
@@ -54,7 +54,7 @@ def test_the_sink_hears_of_what_the_program_asked_until_it_has_seen_it() -> None
     firsts = np.array([6, 7], np.uint64)
     assert roots.asked() == [(8, 7), (9, 7)]
     assert roots.are_decided(firsts).tolist() == [False, True]
-    roots.saw(np.array([8], np.uint64), firsts, [])
+    roots.note_batch(np.array([8], np.uint64), firsts, [])
     assert roots.asked() == [(9, 7)]
     assert not roots.are_decided(firsts).any()
     assert roots.decide(7, refuse) is FIRST

@@ -66,7 +66,7 @@ class Request:
         self.harness = Harness(volume=volume or Volume(100), hook=hook)
         self.span = ELSEWHERE.start_span("request", start_time=BASE_NS)
         ids = self.span.get_span_context()
-        self.harness.sink.saw(ids.trace_id, ids.span_id, self.span)
+        self.harness.sink.note_parent_span(ids.trace_id, ids.span_id, self.span)
         self.current = context(ids.trace_id, ids.span_id)
 
     def batch(self, rows: Sequence[dict[str, Any]], found: Sequence[Sample]) -> Batch:
@@ -173,7 +173,7 @@ def sampled(spans: Sequence[ReadableSpan]) -> list[ReadableSpan]:
     return [span for span in spans if "recfn.sampled" in (span.attributes or {})]
 
 
-def name_of_parent(span: ReadableSpan, spans: Sequence[ReadableSpan]) -> str:
+def parent_name(span: ReadableSpan, spans: Sequence[ReadableSpan]) -> str:
     assert span.parent is not None
     return {one.context.span_id: one.name for one in spans}.get(span.parent.span_id, "above")
 
@@ -196,7 +196,7 @@ def test_a_function_that_took_a_tenth_has_a_span_where_it_ran_for_longest() -> N
     [span] = sampled(spans)
     assert span.name == "outside PyTorch: gzip.compress (sampled)"
     assert milliseconds(span) == (10, 60)
-    assert name_of_parent(span, spans) == "above"
+    assert parent_name(span, spans) == "above"
     attributes = span.attributes or {}
     assert attributes["recfn.sampled"] is True
     assert attributes["recfn.sample_count"] == 4
@@ -236,7 +236,7 @@ def in_block(name: str, block: int, since_ms: int, *at_ms: int) -> list[Sample]:
 def test_it_lies_in_the_range_around_it() -> None:
     spans = Request().end([operator(1, 0, 100, **BLOCK)], in_block(LOAD, 1, 0, 20, 40), 110)
     [span] = sampled(spans)
-    assert name_of_parent(span, spans) == "load"
+    assert parent_name(span, spans) == "load"
 
 
 def test_in_a_range_without_a_span_of_its_own_it_has_none() -> None:
@@ -280,13 +280,13 @@ def test_a_hook_that_drops_the_range_around_it_leaves_it_in_the_range_around_tha
     inner = operator(2, 5, 90, **{**BLOCK, "name": "inner"}, parent=outer["event_id"])
     spans = request.end([inner, outer], in_block(LOAD, 2, 5, 30, 50), 110)
     [span] = sampled(spans)
-    assert name_of_parent(span, spans) == "load"
+    assert parent_name(span, spans) == "load"
 
 
 def test_after_a_training_step_it_shows_what_the_step_waited_for() -> None:
     spans = own_trace(TRAINING, samples(SAVE, 2, 70, 90, 110))
     [span] = sampled(spans)
-    assert name_of_parent(span, spans) == "training step"
+    assert parent_name(span, spans) == "training step"
     assert milliseconds(span) == (70, 110)
 
 

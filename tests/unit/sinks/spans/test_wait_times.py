@@ -27,8 +27,8 @@ def call(number: int, took_ms: float, worked_ms: float | None, **more: Any) -> d
     event_id = make_event_id(MAIN_THREAD.number, number)
     times = {"start_ns": start, "end_ns": start + int(took_ms * MS)}
     worked = {} if worked_ms is None else {"cpu_time_ns": int(worked_ms * MS)}
-    place = {"event_id": event_id, "root": event_id, "context": REQUEST}
-    return {**place, "name": "call", "scope": RecordScope.USER_SCOPE, **times, **worked, **more}
+    ids = {"event_id": event_id, "root": event_id, "context": REQUEST}
+    return {**ids, "name": "call", "scope": RecordScope.USER_SCOPE, **times, **worked, **more}
 
 
 def attribute_values(spans: list[ReadableSpan], attribute: str) -> list[tuple[str, Any]]:

@@ -35,9 +35,9 @@
 #include <utility>
 
 #include "core/registry.hpp"
+#include "cpython/calls_without_dynamo.hpp"
 #include "cpython/context_variables.hpp"
 #include "cpython/python.hpp"
-#include "cpython/unseen_calls.hpp"
 #include "parents/tasks/attached_spans.hpp"
 #include "parents/tasks/current_spans.hpp"
 #include "parents/tasks/propagation.hpp"
@@ -53,33 +53,33 @@ struct ContextFunction {
   PyObject* see;       // get_current: (attached) -> what the program sees
   PyObject* dict;      // __name__, __doc__, __wrapped__
   PyObject* weak_references;
-  uint64_t shown_by;  // get_current: who shows ranges, as their entries say; 0: nobody
+  uint64_t exposed_by;  // get_current: who exposes ranges, as their entries say; 0: nobody
   bool active;
 };
 
 ContextFunction& as_function(PyObject* self) { return *reinterpret_cast<ContextFunction*>(self); }
 
 // Where OpenTelemetry keeps the current span.
-struct SpanPlace {
+struct SpanLookup {
   PyObject* key = nullptr;   // in a context, which is a dict; null where that isn't known
   PyObject* none = nullptr;  // stands for a span where there is none
   PyObject* find = nullptr;  // (context) -> span, OpenTelemetry's own
 };
-SpanPlace span_place;
+SpanLookup span_lookup;
 
 // The current span in a context; without a span, or an answer, what stands for none.
 Reference span_in(PyObject* context) {
   PyObject* span = nullptr;
-  if (span_place.key != nullptr && PyDict_Check(context)) {
-    span = Py_XNewRef(PyDict_GetItemWithError(context, span_place.key));
-  } else if (span_place.find != nullptr) {
-    const Reference find(Py_NewRef(span_place.find));
-    span = call_unseen(find.get(), &context, 1);
+  if (span_lookup.key != nullptr && PyDict_Check(context)) {
+    span = Py_XNewRef(PyDict_GetItemWithError(context, span_lookup.key));
+  } else if (span_lookup.find != nullptr) {
+    const Reference find(Py_NewRef(span_lookup.find));
+    span = call_without_dynamo(find.get(), &context, 1);
   }
   Reference found(span);
   if (found && found.get() != Py_None) return found;
   PyErr_Clear();
-  return Reference(Py_XNewRef(span_place.none));
+  return Reference(Py_XNewRef(span_lookup.none));
 }
 
 // Whether nothing has begun, in this task or around it, that a span could be later than. Ranges of
@@ -97,7 +97,7 @@ Reference span_before(PyObject* token) {
     return span_in(context_in_step(before.get(), innermost()));
   }
   PyErr_Clear();
-  return Reference(Py_XNewRef(span_place.none));
+  return Reference(Py_XNewRef(span_lookup.none));
 }
 
 // The one argument of attach or detach, by position or by name.
@@ -160,7 +160,7 @@ PyObject* call_attach(PyObject* self, PyObject* const* args, size_t flagged, PyO
   if (token == nullptr || !function.active || context == nullptr) return token;
   const Reference span = span_in(context);
   if (span) {
-    if (span.get() != span_place.none) current_spans.add(span.get());
+    if (span.get() != span_lookup.none) current_spans.add(span.get());
     if (!is_in_nothing(registry().existing())) note_span(span.get(), token);
   }
   context_has_changed();
@@ -190,17 +190,17 @@ PyObject* known_context(const ContextFunction& function, PyObject* attached) {
   if (newest == nullptr) return attached;
   PyObject* const context = context_in_step(attached, newest);
   const uint32_t recording = globals().recording.load(std::memory_order_relaxed);
-  if (function.shown_by == 0 || (recording & kRecordingBit) == 0) return context;
+  if (function.exposed_by == 0 || (recording & kRecordingBit) == 0) return context;
   Reference span;
   for (TaskEntry* entry = newest; entry != nullptr; entry = living(entry->outer)) {
     if (!is_range(*entry)) {
-      if (span_place.key == nullptr || !PyDict_Check(context)) return nullptr;
+      if (span_lookup.key == nullptr || !PyDict_Check(context)) return nullptr;
       if (!span) span = span_in(context);
       if (entry->span == span.get()) return context;
       continue;
     }
     const TaskEntry& range = own_entry(*entry);
-    if (range.shown_by != function.shown_by) return nullptr;
+    if (range.exposed_by != function.exposed_by) return nullptr;
     if (range.attached != nullptr) return range.attached == context ? range.exposed : nullptr;
   }
   return context;
@@ -214,7 +214,7 @@ PyObject* call_get_current(PyObject* self, PyObject* const* args, size_t flagged
   if (known == attached) return attached;
   const Reference owned(attached);
   if (known != nullptr) return Py_NewRef(known);
-  return call_unseen(function.see, &attached, 1);
+  return call_without_dynamo(function.see, &attached, 1);
 }
 
 // --- the type
@@ -276,8 +276,8 @@ int clear_function(PyObject* self) {
 
 PyMemberDef function_members[] = {
     {"original", T_OBJECT, offsetof(ContextFunction, original), READONLY, "What it stands for."},
-    {"shown_by", T_ULONGLONG, offsetof(ContextFunction, shown_by), 0,
-     "Who shows ranges, as TaskEntry.show and hide have it; 0: nobody."},
+    {"exposed_by", T_ULONGLONG, offsetof(ContextFunction, exposed_by), 0,
+     "Who exposes ranges, as TaskEntry.expose and hide have it; 0: nobody."},
     {"active", T_BOOL, offsetof(ContextFunction, active), 0,
      "Whether it does more than pass calls on."},
     {nullptr, 0, 0, 0, nullptr}};
@@ -305,11 +305,11 @@ PyTypeObject function_type() {
 
 PyTypeObject ContextFunctionType = function_type();
 
-PyObject* set_span_place(PyObject*, PyObject* args) {
+PyObject* set_span_lookup(PyObject*, PyObject* args) {
   PyObject *key, *none, *find;
   if (!PyArg_ParseTuple(args, "OOO", &key, &none, &find)) return nullptr;
-  const SpanPlace before = std::exchange(
-      span_place, {Reference::unless_none(key).release(), Py_NewRef(none), Py_NewRef(find)});
+  const SpanLookup before = std::exchange(
+      span_lookup, {Reference::unless_none(key).release(), Py_NewRef(none), Py_NewRef(find)});
   Py_XDECREF(before.key);
   Py_XDECREF(before.none);
   Py_XDECREF(before.find);
@@ -321,7 +321,7 @@ PyObject* take_current_spans(PyObject*, PyObject*) { return current_spans.take()
 PyMethodDef context_functions[] = {
     {"take_current_spans", take_current_spans, METH_NOARGS,
      "take_current_spans() -> weak references to the spans that became current since"},
-    {"set_span_place", set_span_place, METH_VARARGS, "set_span_place(key | None, none, find)"},
+    {"set_span_lookup", set_span_lookup, METH_VARARGS, "set_span_lookup(key | None, none, find)"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

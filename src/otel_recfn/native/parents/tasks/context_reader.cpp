@@ -10,7 +10,7 @@
 #include "parents/tasks/context_reader.hpp"
 
 #include "core/registry.hpp"
-#include "cpython/unseen_calls.hpp"
+#include "cpython/calls_without_dynamo.hpp"
 #include "parents/tasks/propagation.hpp"
 #include "parents/tasks/task_contexts.hpp"
 #include "parents/tasks/task_view.hpp"
@@ -74,7 +74,7 @@ void note_thread(ThreadBuffer& buffer) {
   const Reference noter(Py_NewRef(readers.thread));
   const Reference number(PyLong_FromUnsignedLongLong(buffer.number));
   PyObject* const arguments[] = {number.get()};
-  const Reference result(number ? call_unseen(noter.get(), arguments, 1) : nullptr);
+  const Reference result(number ? call_without_dynamo(noter.get(), arguments, 1) : nullptr);
   buffer.refresh.is_python_thread = result.get() == Py_True;
 }
 
@@ -85,7 +85,7 @@ void pass_on_error() {
   if (!raised) return;
   if (PyErr_GivenExceptionMatches(raised.get(), PyExc_Exception)) {
     PyObject* const error = raised.get();
-    const Reference answer(call_unseen(readers.is_the_programs, &error, 1));
+    const Reference answer(call_without_dynamo(readers.is_the_programs, &error, 1));
     if (!answer) return raise_in_main_thread(take_raised());
     if (answer.get() != Py_True) return;
   }
@@ -96,7 +96,7 @@ void pass_on_error() {
 PyObject* call_context_reader() {
   if (readers.current == nullptr || PyErr_Occurred() != nullptr) return nullptr;
   const Reference reader(Py_NewRef(readers.current));
-  return call_unseen(reader.get(), nullptr, 0);
+  return call_without_dynamo(reader.get(), nullptr, 0);
 }
 
 void view_current(ThreadBuffer& buffer, TaskView& view) {

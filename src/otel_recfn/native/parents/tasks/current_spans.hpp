@@ -41,15 +41,15 @@ class CurrentSpans {
   // Weak references to spans that are gone are freed soon: some thousands of them, spread over the
   // memory that spans are allocated from, made each span 5% slower.
   static constexpr size_t kSweepAt = 64;
-  static constexpr size_t kMost = 4096;
+  static constexpr size_t kMaxSpans = 4096;
 
   // Those that are gone; if nearly all live, the oldest.
   void forget() {
     const auto living = std::stable_partition(references_, references_ + count_,
                                               [](PyObject* one) { return !refers_to_living(one); });
     drop(living - references_);
-    if (count_ > kMost * 3 / 4) drop(kMost / 4);
-    sweep_at_ = std::clamp(2 * count_, kSweepAt, kMost);
+    if (count_ > kMaxSpans * 3 / 4) drop(kMaxSpans / 4);
+    sweep_at_ = std::clamp(2 * count_, kSweepAt, kMaxSpans);
   }
 
   // So many from the front.
@@ -58,7 +58,7 @@ class CurrentSpans {
     count_ = std::copy(references_ + number, references_ + count_, references_) - references_;
   }
 
-  PyObject* references_[kMost];
+  PyObject* references_[kMaxSpans];
   size_t count_ = 0;
   size_t sweep_at_ = kSweepAt;
 };

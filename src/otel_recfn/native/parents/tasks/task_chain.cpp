@@ -127,7 +127,7 @@ void free_entry(PyObject* self) {
   release_chain(entry->outer);
   Py_XDECREF(entry->range);
   Py_XDECREF(entry->span);
-  show_nothing(*entry);
+  expose_nothing(*entry);
   Py_XDECREF(entry->name);
   if (spare_entry_count < kMaxSpareEntries) {
     spare_entries[spare_entry_count++] = entry;
@@ -153,7 +153,7 @@ void pop_span(TaskEntry* entry) {
 
 void make_context(ThreadBuffer& buffer) { set_value_in_task(&buffer, nullptr); }
 
-void show_nothing(TaskEntry& entry) {
+void expose_nothing(TaskEntry& entry) {
   Py_CLEAR(entry.attached);
   Py_CLEAR(entry.exposed);
 }

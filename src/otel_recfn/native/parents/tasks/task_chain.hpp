@@ -33,7 +33,7 @@ struct TaskEntry {
   PyObject* attached;
   PyObject* exposed;
   // Of a range: who decided last whether it is shown; without `attached` it isn't.
-  uint64_t shown_by;
+  uint64_t exposed_by;
   // Of a range after which a trace may be called: a module's call, or a step; else null.
   PyObject* name;
   uint64_t token;   // address of what undoes the attach
@@ -53,7 +53,7 @@ struct TaskEntry {
   uint8_t scope, source;
   uint32_t flags;  // EventFlag, as known at the begin of a range that has a name here
   bool ended;
-  bool was_shown;    // the program has seen the range as a span
+  bool was_exposed;  // the program has seen the range as a span
   bool has_context;  // `context` is known: a span's is that at the first refresh
 
   // Of a span.
@@ -118,7 +118,7 @@ inline TaskEntry& own_entry(TaskEntry& range) {
 }
 
 // No longer shows another context in the place of the attached one.
-void show_nothing(TaskEntry& entry);
+void expose_nothing(TaskEntry& entry);
 
 // Larger than that of every entry.
 uint64_t next_serial();

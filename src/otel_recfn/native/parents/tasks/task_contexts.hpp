@@ -29,7 +29,7 @@ inline uint64_t context_version_of(const Globals& globals, const PyThreadState* 
   return version_with_sampling(globals, state->context_ver);
 }
 
-constexpr size_t kSweepAbove = 256;
+constexpr size_t kMinSweepSize = 256;
 
 // A context that has a number.
 struct Numbered {
@@ -39,7 +39,7 @@ struct Numbered {
 
 inline Py_ssize_t outer_offset = -1;
 inline uint64_t last_number = 0;
-inline size_t sweep_above = kSweepAbove;
+inline size_t sweep_size = kMinSweepSize;
 
 inline std::unordered_map<PyObject*, Numbered>& numbered() {
   static auto* instance = new std::unordered_map<PyObject*, Numbered>;
@@ -58,7 +58,7 @@ inline void forget_dead() {
     Py_DECREF(at->second.alive);
     at = known.erase(at);
   }
-  sweep_above = std::max(kSweepAbove, 2 * known.size());
+  sweep_size = std::max(kMinSweepSize, 2 * known.size());
 }
 
 // 0, which no context has, where there is no memory.
@@ -66,7 +66,7 @@ inline uint64_t number_of(PyObject* context) {
   auto& known = numbered();
   const auto found = known.find(context);
   if (found != known.end() && is_alive(found->second)) return found->second.number;
-  if (known.size() > sweep_above) forget_dead();
+  if (known.size() > sweep_size) forget_dead();
   const Reference alive(PyWeakref_NewRef(context, nullptr));
   if (!alive) {
     PyErr_Clear();

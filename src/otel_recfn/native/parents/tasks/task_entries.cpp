@@ -52,7 +52,7 @@ TaskEntry* new_range_entry(ThreadBuffer& buffer, uint64_t event_id, uint32_t sco
 }
 
 // EventFlag bits that are known when the range ends.
-uint32_t end_flags_of(const TaskEntry& range) { return range.was_shown ? uint32_t{kExposed} : 0; }
+uint32_t end_flags_of(const TaskEntry& range) { return range.was_exposed ? uint32_t{kExposed} : 0; }
 
 using OpenRanges = std::unordered_map<uint64_t, TaskEntry*>;
 
@@ -83,7 +83,7 @@ void end_range_entry(ThreadBuffer* buffer, TaskEntry& entry) {
   refresh_threads_inside(buffer, entry);
   // Last: it frees contexts of the program's, which may run Python, where the range is over
   // already.
-  show_nothing(entry);
+  expose_nothing(entry);
 }
 
 TaskEntry* enter_range(ThreadBuffer& buffer, uint64_t event_id, uint32_t scope, uint32_t source) {

@@ -116,7 +116,7 @@ PyObject* span_detached(PyObject*, PyObject* token) {
   Py_RETURN_NONE;
 }
 
-PyObject* show_step(PyObject*, PyObject* args) {
+PyObject* expose_step(PyObject*, PyObject* args) {
   PyObject *span, *attached, *exposed;
   if (!PyArg_ParseTuple(args, "OOO", &span, &attached, &exposed)) return nullptr;
   Reference pushed = push_span(span, nullptr);
@@ -134,7 +134,7 @@ PyObject* end_step(PyObject*, PyObject* argument) {
   if (entry == nullptr) return nullptr;
   pop_span(entry);
   entry->ended = true;
-  show_nothing(*entry);
+  expose_nothing(*entry);
   context_has_changed();
   Py_RETURN_NONE;
 }
@@ -218,15 +218,15 @@ PyObject* get_exposed(PyObject* self, void*) {
 
 // Does nothing once the range is over: what is shown refers to the entry, and nothing would free
 // the two any more.
-PyObject* show(PyObject* self, PyObject* args) {
+PyObject* expose(PyObject* self, PyObject* args) {
   unsigned long long by;
   PyObject *attached, *exposed;
   if (!PyArg_ParseTuple(args, "KOO", &by, &attached, &exposed)) return nullptr;
   auto* entry = reinterpret_cast<TaskEntry*>(self);
   TaskEntry& range = own_entry(*entry);
   if (entry->ended || range.ended) Py_RETURN_FALSE;
-  range.shown_by = by;
-  range.was_shown = range.was_shown || exposed != attached;
+  range.exposed_by = by;
+  range.was_exposed = range.was_exposed || exposed != attached;
   // Both are set before either of the earlier ones is freed, which may run Python that asks.
   const Reference attached_before(std::exchange(range.attached, Py_NewRef(attached)));
   const Reference exposed_before(std::exchange(range.exposed, Py_NewRef(exposed)));
@@ -237,19 +237,19 @@ PyObject* hide(PyObject* self, PyObject* by) {
   const uint64_t number = PyLong_AsUnsignedLongLong(by);
   if (PyErr_Occurred() != nullptr) return nullptr;
   TaskEntry& range = own_entry(*reinterpret_cast<TaskEntry*>(self));
-  range.shown_by = number;
+  range.exposed_by = number;
   const Reference attached(std::exchange(range.attached, nullptr));
   const Reference exposed(std::exchange(range.exposed, nullptr));
   Py_RETURN_NONE;
 }
 
 PyMethodDef entry_methods[] = {
-    {"show", show, METH_VARARGS, "show(by, attached, shown) -> whether it is open"},
+    {"expose", expose, METH_VARARGS, "expose(by, attached, exposed) -> whether it is open"},
     {"hide", hide, METH_O, "hide(by)"},
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef entry_properties[] = {
-    {"exposed", get_exposed, nullptr, "(attached, shown), two contexts, or None", nullptr},
+    {"exposed", get_exposed, nullptr, "(attached, exposed), two contexts, or None", nullptr},
     {"began", began, nullptr,
      "Larger than those of ranges that began before, however often it is entered.", nullptr},
     {"is_current", is_current, nullptr,
@@ -274,7 +274,7 @@ PyMethodDef entry_functions[] = {
     {"span_attached", span_attached, METH_VARARGS, "span_attached(span, token)"},
     {"context_attached", context_attached, METH_O, "context_attached(token)"},
     {"span_detached", span_detached, METH_O, "span_detached(token)"},
-    {"show_step", show_step, METH_VARARGS, "show_step(span, attached, shown) -> TaskEntry"},
+    {"expose_step", expose_step, METH_VARARGS, "expose_step(span, attached, exposed) -> TaskEntry"},
     {"end_step", end_step, METH_O, "end_step(entry)"},
     {"current_in_step", current_in_step, METH_O, "current_in_step(attached) -> context"},
     {"before_launch", before_launch, METH_O,

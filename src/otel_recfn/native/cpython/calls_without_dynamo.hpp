@@ -1,4 +1,5 @@
-// Calls of our Python functions that whoever observes the thread's frames (Dynamo) doesn't see.
+// Calls of our Python functions that Dynamo doesn't see: it observes the thread's frames to compile
+// them.
 #pragma once
 #include <cstddef>
 
@@ -10,8 +11,8 @@ namespace recfn {
 // knows of any.
 inline PyObject* set_observer = nullptr;
 
-// Calls a function of ours where whoever compiles the thread's frames (Dynamo) doesn't see it.
-inline PyObject* call_unseen(PyObject* function, PyObject* const* args, size_t count) {
+// Calls a function of ours while the thread's frames have no observer.
+inline PyObject* call_without_dynamo(PyObject* function, PyObject* const* args, size_t count) {
   if (set_observer == nullptr) return PyObject_Vectorcall(function, args, count, nullptr);
   const Reference setter(Py_NewRef(set_observer));
   const Reference before(PyObject_CallOneArg(setter.get(), Py_None));

@@ -31,7 +31,8 @@ def report(options: argparse.Namespace) -> int:
         print(f"otel-recfn report: {line}", file=sys.stderr)
 
     try:
-        processes = read_processes(files, all_runs=options.all_runs)
+        torch_names = options.span_names == "torch"
+        processes = read_processes(files, all_runs=options.all_runs, torch_names=torch_names)
         read = [each.path for each in processes if each.path is not None]
         if out is None and form in (None, "html"):
             out = read[0].with_name(

@@ -70,12 +70,13 @@ class _Ordered(NamedTuple):
     """The position here of each row of the file."""
 
 
-def recorded(events: TraceEvents, base_ns: int) -> Recorded:
+def recorded(events: TraceEvents, base_ns: int, *, torch_names: bool = False) -> Recorded:
     """All that was recorded.
 
     Args:
         events: the events, all of them.
         base_ns: the Unix time that times of the trace count from.
+        torch_names: module calls have torch.profiler's names, and not those of spans.
     """
     ordered = _in_order(events)
     columns = events.types.columns(ordered.event_type)
@@ -102,7 +103,7 @@ def recorded(events: TraceEvents, base_ns: int) -> Recorded:
     closing = rows[np.lexsort((-event_id[rows], nested.end[rows]))]
     spans = _spans(events, columns, closing, np.flatnonzero(is_span), nested.parent)
     batch = with_span_names(
-        _batch(events, columns, closing), np.flatnonzero(is_call[closing]), torch_names=False
+        _batch(events, columns, closing), np.flatnonzero(is_call[closing]), torch_names=torch_names
     )
     samples = _samples(events, batch.tracks, ordered.event_id, event_id, base_ns)
     return Recorded(batch, activity[closing], spans, samples)

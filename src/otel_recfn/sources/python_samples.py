@@ -10,7 +10,10 @@ missing: the look needs no GIL. A sample stands for the time since the look befo
 what the thread had recorded by then, so the ranges around it are exact
 (``native/drain/python_samples.hpp``). In an operator there is none, unless the thread waits there:
 CPU clocks say so, and which other threads work (``native/core/thread_clocks.hpp``). They are read
-with the samples, so that nothing is read where no thread is quiet.
+with the samples, so that nothing is read where no thread is quiet. If other threads work, the
+kernel says whether the one that waits does so for a lock or the GIL, or sleeps or reads.
+
+A sample in a DataLoader has the index of the item that is made (``loaded_items.py``).
 
 Where Python calls are traced, they say the same exactly, and nothing is sampled.
 """
@@ -26,6 +29,7 @@ from types import CodeType, FrameType
 
 from otel_recfn import _native
 from otel_recfn.model.events import OTHER_PROCESSES, EventSource, Extra
+from otel_recfn.sources.loaded_items import loaded_item
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.forks import Order, OwnThread, around_forks, at_work
 from otel_recfn.support.logs import log
@@ -101,8 +105,14 @@ def _sample(quiet: list[_native.QuietThread]) -> None:
         frame = frames.get(thread.ident)
         if frame is not None:  # else Python doesn't know the thread
             name = function_name(frame)
-            reason = waits_for(thread, name)
-            _native.add_sample(thread.number, thread.position, thread.duration_ns, name, reason)
+            _native.add_sample(
+                thread_number=thread.number,
+                position=thread.position,
+                duration_ns=thread.duration_ns,
+                name=name,
+                waits_for=waits_for(thread, name),
+                item=loaded_item(frame),
+            )
 
 
 def waits_for(thread: _native.QuietThread, name: str) -> str:

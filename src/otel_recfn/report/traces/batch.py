@@ -151,6 +151,7 @@ def _samples(
             duration_ns=run.duration // run.samples,
             parent=parents.get(run.parent, 0),
             context=NO_CONTEXT,
+            item=run.item,
         )
         for run in events.samples
         for number in range(1, run.samples + 1)

@@ -41,6 +41,10 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 """The number of cores that the process may use."""
 END_SECONDS = 1.0
 """The maximum seconds that a stop waits for the thread."""
+FUTEX_CALLS = {"x86_64": b"202", "aarch64": b"98"}
+"""The number of the system call in which threads wait for a lock or the GIL, by machine."""
+FUTEX_CALL = FUTEX_CALLS.get(os.uname().machine) if hasattr(os, "uname") else None
+MAX_CALL_BYTES = 256
 LIBRARIES = (
     "<frozen ",
     str(Path(__file__).parents[1]),
@@ -119,9 +123,10 @@ def waits_for(thread: _native.QuietThread, name: str) -> str:
     """What a thread in a function of that name waits for; empty if it works, or if it isn't known
     to wait.
 
-    A thread of Python's that worked meanwhile may have the GIL or a lock. One that Python doesn't
-    know mostly works for the thread that waits, as those of operators do. A thread that waits for a
-    core waits for other processes, unless threads of this one have half of the cores.
+    A thread of Python's that worked meanwhile may have the GIL or a lock, unless the kernel says
+    that the waiting thread sleeps or reads. One that Python doesn't know mostly works for the
+    thread that waits, as those of operators do. A thread that waits for a core waits for other
+    processes, unless threads of this one have half of the cores.
     """
     waited_ns = thread.interval_ns - thread.worked_ns
     if 2 * waited_ns < thread.interval_ns or thread.interval_ns == 0:
@@ -129,7 +134,28 @@ def waits_for(thread: _native.QuietThread, name: str) -> str:
     has_no_core = 2 * thread.coreless_ns >= waited_ns
     least_ns = CORES * thread.interval_ns if has_no_core else waited_ns
     busiest = _thread_name(thread.busiest) if 2 * thread.others_ns >= least_ns else ""
-    return busiest or (OTHER_PROCESSES if has_no_core else name)
+    if busiest and (has_no_core or not sleeps_or_reads(thread.native_id)):
+        return busiest
+    return OTHER_PROCESSES if has_no_core else name
+
+
+def sleeps_or_reads(native_id: int) -> bool:
+    """Whether the kernel says that a thread of this process waits in a system call, and not for a
+    lock or the GIL.
+    """
+    try:
+        file = os.open(f"/proc/self/task/{native_id}/syscall", os.O_RDONLY)
+    except OSError:  # another system, or the thread has ended
+        return False
+    try:
+        call = os.read(file, MAX_CALL_BYTES).split()
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    # A thread that runs has one word. One that waits in no call, as for a page, has the number -1.
+    is_in_call = len(call) > 1 and call[0] != b"-1"
+    return FUTEX_CALL is not None and is_in_call and call[0] != FUTEX_CALL
 
 
 def _thread_name(native_id: int) -> str:

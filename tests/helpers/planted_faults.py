@@ -229,6 +229,22 @@ def checkpoints_in_checkpoints() -> None:
             checkpoint(both, x, use_reentrant=False).sum().backward()
 
 
+def checkpoints_of_functions() -> None:
+    """They call no modules, and have no nodes of their own."""
+    weights = [torch.ones(256, 256, requires_grad=True) for _ in range(3)]
+
+    def encode(x: torch.Tensor) -> torch.Tensor:
+        for weight in weights:
+            x = torch.tanh(x @ weight)
+        return x
+
+    for number in range(4):
+        with step("train", number):
+            with record_function("encoder"):
+                x = checkpoint(encode, torch.ones(256, 256), use_reentrant=False)
+            x.sum().backward()
+
+
 class Layer(nn.Module):
     """A layer that may repeat itself."""
 
@@ -355,6 +371,7 @@ PLANTED: list[tuple[str, str, Program]] = [
     ("memory", "aten::cat", a_cache_that_grows_by_one),
     ("tiny", "Reader", a_recurrent_network_by_hand),
     ("recompute", "Block", checkpoints_in_checkpoints),
+    ("recompute", "`encoder`", checkpoints_of_functions),
     ("sibling", "`layers.5`", one_slow_layer),
     ("batch", "Pictures.__getitem__", a_slow_first_item),
     ("batch", "_MultiProcessingDataLoaderIter", a_slow_item_of_a_worker),

@@ -48,15 +48,17 @@ RULES: tuple[Rule, ...] = (
 def findings(recordings: Sequence[Recording]) -> list[Finding]:
     """The worst finding of each rule in these processes: at most five, the most serious first.
 
-    A hang comes first, and a finding that may be the fault of other programs last.
+    A hang comes first. A finding that may be the fault of other programs comes after others, and
+    one about a thread that waits for work comes last.
     """
     found = [worst for rule in RULES if (worst := _worst_finding(rule, recordings)) is not None]
     return sorted(found, key=_rank)[:MAX_FINDINGS]
 
 
-def _rank(finding: Finding) -> tuple[bool, bool, bool, float]:
+def _rank(finding: Finding) -> tuple[bool, bool, bool, bool, float]:
     may_be_others_fault = finding.rule == WAITING and not finding.serious
-    return finding.rule != HANG, not finding.serious, may_be_others_fault, -finding.share
+    is_least = may_be_others_fault or finding.is_waiting
+    return finding.rule != HANG, not finding.serious, is_least, finding.is_waiting, -finding.share
 
 
 def _worst_finding(rule: Rule, recordings: Sequence[Recording]) -> Finding | None:

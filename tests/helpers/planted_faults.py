@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -245,6 +246,24 @@ def checkpoints_of_functions() -> None:
             x.sum().backward()
 
 
+class Norm(nn.Module):
+    """Has a scale from NumPy, in which nobody asked for a dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.from_numpy(np.ones(512))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.scale).softmax(1).float()
+
+
+def a_scale_of_numpy() -> None:
+    model = nn.Sequential(nn.Linear(512, 8), nn.Linear(8, 512), Norm())
+    with torch.no_grad():
+        for _ in range(4):
+            model(torch.ones(2048, 512))
+
+
 class Layer(nn.Module):
     """A layer that may repeat itself."""
 
@@ -372,6 +391,7 @@ PLANTED: list[tuple[str, str, Program]] = [
     ("tiny", "Reader", a_recurrent_network_by_hand),
     ("recompute", "Block", checkpoints_in_checkpoints),
     ("recompute", "`encoder`", checkpoints_of_functions),
+    ("double", "Norm", a_scale_of_numpy),
     ("sibling", "`layers.5`", one_slow_layer),
     ("batch", "Pictures.__getitem__", a_slow_first_item),
     ("batch", "_MultiProcessingDataLoaderIter", a_slow_item_of_a_worker),

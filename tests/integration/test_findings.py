@@ -43,6 +43,7 @@ def found_in(program: Program, **keywords: bool) -> dict[str, Finding]:
 RECORDING = {
     "memory": {"profile_memory": True},
     "growth": {"profile_memory": True},
+    "double": {"record_shapes": True},
 }
 """What has to be recorded for a rule, if that isn't always."""
 
@@ -110,5 +111,5 @@ def test_the_same_is_found_in_traces(
 @pytest.mark.parametrize("program", HEALTHY, ids=[program.__name__ for program in HEALTHY])
 def test_a_healthy_program_has_nothing_serious(program: Program) -> None:
     program()  # first calls import, compile and make threads
-    findings = found_in(program, profile_memory=True).values()
+    findings = found_in(program, profile_memory=True, record_shapes=True).values()
     assert [finding for finding in findings if finding.serious] == []

@@ -18,6 +18,7 @@ from otel_recfn.report.rules.loading import has_slow_batches, waits_for_data
 from otel_recfn.report.rules.memory import memory_grows
 from otel_recfn.report.rules.operators import churns, copies, synchronises, tiny_operators
 from otel_recfn.report.rules.outside import runs_outside
+from otel_recfn.report.rules.precision import computes_in_double
 from otel_recfn.report.rules.recomputation import recomputes
 from otel_recfn.report.rules.siblings import is_slow_sibling
 from otel_recfn.report.rules.waiting import is_idle
@@ -37,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     synchronises,
     copies,
     churns,
+    computes_in_double,
     memory_grows,
     tiny_operators,
     recomputes,

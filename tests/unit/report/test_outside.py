@@ -131,8 +131,12 @@ def test_waiting_for_work_comes_last() -> None:
 def test_a_worker_that_waits_for_its_loader_has_none() -> None:
     waits = sampled("main: torch.utils.data.dataloader.DataLoader.__iter__", 30)
     assert not found(waits)
-    (finding,) = found([*waits, *sampled("Pictures.__getitem__", 6)])
+    item = [each._replace(item="9 (worker 0)") for each in sampled("Pictures.__getitem__", 6)]
+    (finding,) = found([*waits, *item])
     assert "`Pictures.__getitem__`" in finding.title
+    assert (
+        "6 samples of MainThread found it there, 6 of them at index 9 (worker 0):" in finding.text
+    )
 
 
 def test_few_samples_and_little_time_are_none() -> None:

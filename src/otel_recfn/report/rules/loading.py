@@ -184,11 +184,11 @@ def _function_in(recording: Recording, ranges: Indices) -> str:
     where = f" in {label}" if label else ""
     return (
         f" `{shorten(function.name)}` ran meanwhile{where}: {function.count:,} samples found it"
-        f" there{_main_item(function, samples)}."
+        f" there{main_item(function, samples)}."
     )
 
 
-def _main_item(function: SampledFunction, samples: Sequence[Sample]) -> str:
+def main_item(function: SampledFunction, samples: Sequence[Sample]) -> str:
     """The words that name the item at which most samples found a function; empty if it isn't known,
     or if they are of many items.
     """

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from otel_recfn.batches.sampled_functions import SampledFunction, waits_for_work
 from otel_recfn.batches.wall import OUTSIDE, ThreadTime
+from otel_recfn.model.batch import Sample
 from otel_recfn.report.finding import MIN_SHARE, SERIOUS_SHARE, Finding
 from otel_recfn.report.kinds import LOADER_MODULES
 from otel_recfn.report.labels import duration, shorten
 from otel_recfn.report.recording import Recording
+from otel_recfn.report.rules.loading import main_item
 
 MIN_SAMPLES = 5
 """The minimum number of samples of a function: fewer may have found it by chance."""
@@ -38,9 +41,14 @@ def runs_outside(recording: Recording) -> Finding | None:
     )
     share = _share(recording, thread, function)
     is_waiting = waits_for_work(function.name)
+    samples = [
+        each
+        for each in recording.processes[0].samples
+        if (each.name, each.thread.name) == (function.name, function.thread)
+    ]
     return Finding(
         title=f"`{shorten(function.name)}` runs {OUTSIDE}",
-        text=_evidence(thread, function) + _awaited(recording, function),
+        text=_evidence(thread, function, samples) + _awaited(samples),
         share=share,
         next_step=NEXT_STEP,
         serious=share >= SERIOUS_SHARE and not is_waiting,
@@ -49,10 +57,11 @@ def runs_outside(recording: Recording) -> Finding | None:
     )
 
 
-def _evidence(thread: ThreadTime, function: SampledFunction) -> str:
+def _evidence(thread: ThreadTime, function: SampledFunction, samples: Sequence[Sample]) -> str:
     whole = duration(float(thread.outside_ns))
     text = (
-        f"{function.count:,} samples of {thread.name} found it there: about"
+        f"{function.count:,} samples of {thread.name} found it there"
+        f"{main_item(function, samples)}: about"
         f" {duration(_time_ns(thread, function))} of {whole} {OUTSIDE}."
     )
     others = [
@@ -63,15 +72,10 @@ def _evidence(thread: ThreadTime, function: SampledFunction) -> str:
     return f"{text} Then come {', '.join(others[:MAX_OTHERS])}." if others else text
 
 
-def _awaited(recording: Recording, function: SampledFunction) -> str:
-    """The sentence that names the other thread for which a function waited most; empty if it mostly
-    didn't.
+def _awaited(samples: Sequence[Sample]) -> str:
+    """The sentence that names the other thread for which a function waited most, given its samples;
+    empty if it mostly didn't.
     """
-    samples = [
-        each
-        for each in recording.processes[0].samples
-        if (each.name, each.thread.name) == (function.name, function.thread)
-    ]
     awaited = Counter(each.waits_for for each in samples if each.waits_for_thread)
     name, count = awaited.most_common(1)[0] if awaited else ("", 0)
     if 2 * count < len(samples):

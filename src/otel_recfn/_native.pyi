@@ -70,6 +70,7 @@ class Sample(NamedTuple):
     thread: int
     context: int
     waits_for: int
+    item: int
     is_directly_in_span: bool
     is_in_operator: bool
 
@@ -523,7 +524,13 @@ def wait_for_quiet(seconds: float, /) -> list[QuietThread]:
 def wake_looks() -> None: ...
 def current_frames() -> dict[int, FrameType]: ...
 def add_sample(
-    thread_number: int, position: int, duration_ns: int, name: str, waits_for: str, /
+    *,
+    thread_number: int,
+    position: int,
+    duration_ns: int,
+    name: str,
+    waits_for: str,
+    item: str,
 ) -> None: ...
 def watch_calls(
     functions: tuple[FunctionType, ...],

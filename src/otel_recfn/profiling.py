@@ -86,6 +86,11 @@ class profile:
         modules: whether to record ``nn.Module`` calls. Default: true.
         python_calls: whether to record calls of Python and C functions: ``True``, or
             ``PythonCalls(include=..., max_depth=...)`` for some of them. Default: false.
+        span_names: the names of operations in spans and metrics, and in a profile's tables, trees
+            and reports. ``short``: a module call by the module's path below the calling module
+            (``attention`` below ``layers.3``), and the outermost call by its class
+            (``Transformer``). ``torch``: everything as in torch.profiler (``nn.Module:
+            Attention_3``). Default: short.
         max_events: the maximum number of events; beyond it the oldest are dropped. Events that
             don't fit into a thread's buffer of 256 MiB are dropped, too. ``lost`` counts both.
             Default: 4000000.
@@ -113,6 +118,7 @@ class profile:
         outside: bool = True,
         modules: bool = True,
         python_calls: bool | PythonCalls = False,
+        span_names: str = "short",
         max_events: int = 4_000_000,
         activities: Any = None,
         schedule: Any = None,
@@ -131,6 +137,7 @@ class profile:
         """The schedule's action for the current step; empty if none has begun."""
         self._open_step: AbstractContextManager[Any] | None = None
         log_other_activities(settings.activities)
+        self._has_torch_names = settings.span_names == "torch"
         self._selected = select_by_settings(settings)
         self._recording = KeptRecording(with_frames(self._selected), self._selected, max_events)
         self._started = False
@@ -255,7 +262,7 @@ class profile:
             )
         rows = self._rows()
         found = key_averages(
-            with_module_names(rows),
+            self._named(rows),
             group_by_input_shape=group_by_input_shape,
             group_by_stack_n=group_by_stack_n,
             find_event=event_finder(rows),
@@ -283,7 +290,7 @@ class profile:
                 " modules=False or with_modules=False"
             )
         rows = self._rows()
-        named = rows if by == "module" else with_module_names(rows)
+        named = rows if by == "module" else self._named(rows)
         return build_tree(named, by, self.lost, self._wall(rows))
 
     def __str__(self) -> str:
@@ -293,7 +300,7 @@ class profile:
         rows = self._rows()
         wall = self._wall(rows)
         found = findings([Recording([self._process(rows)])])
-        tree = build_tree(with_module_names(rows), wall=wall)
+        tree = build_tree(self._named(rows), wall=wall)
         return tree_with_bars(tree, found, self.lost, wall.sentences())
 
     def _repr_html_(self) -> str | None:
@@ -373,8 +380,11 @@ class profile:
 
     def _process(self, rows: Batch) -> Process:
         samples = self._recording.store.samples()
-        named = with_module_names(rows)
-        return Process("", named, block=self._recording.block, samples=samples)
+        return Process("", self._named(rows), block=self._recording.block, samples=samples)
+
+    def _named(self, rows: Batch) -> Batch:
+        """The rows with the names that tables, trees and reports have."""
+        return with_module_names(rows, torch_names=self._has_torch_names)
 
     def _wall(self, rows: Batch) -> Wall:
         is_complete = not any("dropped." in name for name in self.lost)

@@ -32,7 +32,7 @@ from otel_recfn import (
 from otel_recfn._native import QuietThread
 from otel_recfn.observing import RecordFunction
 from otel_recfn.report.traces.reading import read_trace
-from otel_recfn.sources.python_samples import CORES, waits_for
+from otel_recfn.sources.python_samples import CORES, FUTEX_CALL, waits_for
 
 MS = 1_000_000
 TEXT = json.dumps([{"a": number} for number in range(1000)])
@@ -289,28 +289,83 @@ MANY = 10
 """So many samples that the first one, of which clocks say nothing, is little of the time."""
 
 
+def tells_system_calls() -> bool:
+    """Whether the kernel says in which call a thread waits; some sandboxes don't."""
+    return FUTEX_CALL is not None and os.access("/proc/self/syscall", os.R_OK)
+
+
 def waits(store: InMemorySink, thread: str) -> Counter[str]:
     return Counter(one.waits_for for one in store.samples() if one.thread.name == thread)
 
 
+class Locked:
+    """A lock that somebody has."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wait(self) -> None:
+        lookup_vocabulary(self._lock)
+
+    def end(self) -> None:
+        self._lock.release()
+
+
+class Pipe:
+    """A pipe into which nobody has written."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+
+    def wait(self) -> None:
+        read_answer(self._reader)
+
+    def end(self) -> None:
+        os.write(self._writer, b"1")
+        os.close(self._writer)
+
+
+def read_answer(pipe: int) -> None:
+    os.read(pipe, 1)
+    os.close(pipe)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="no clocks of other threads")
-@pytest.mark.parametrize("spins", [True, False])
-def test_who_waits_says_for_whom(traces: Traces, store: InMemorySink, spins: bool) -> None:
-    lock = threading.Lock()
+@pytest.mark.parametrize(
+    ("awaited", "spins", "waited_for"),
+    [
+        (Locked, True, "spinner-0"),
+        (Locked, False, "lookup_vocabulary"),
+        pytest.param(
+            Pipe,
+            True,
+            "read_answer",
+            marks=pytest.mark.skipif(not tells_system_calls(), reason="no calls of threads"),
+        ),
+    ],
+)
+def test_who_waits_says_for_whom(
+    traces: Traces,
+    store: InMemorySink,
+    awaited: type[Locked] | type[Pipe],
+    spins: bool,
+    waited_for: str,
+) -> None:
+    """Whoever reads from a pipe waits for no thread, whatever works meanwhile."""
     done = threading.Event()
     spinner = threading.Thread(target=spin, args=(done,), name="spinner-0")
     if spins:
         spinner.start()
-    lock.acquire()
+    resource = awaited()
 
     def look_up(_done: threading.Event) -> None:
         with traces.tracer.start_as_current_span("request"), record_function("look up"):
-            lookup_vocabulary(lock)
+            resource.wait()
 
-    waited_for = "spinner-0" if spins else "lookup_vocabulary"
     with running(look_up):
         wait_until(lambda: waits(store, "worker")[waited_for] >= MANY)
-        lock.release()
+        resource.end()
     done.set()
     if spins:
         spinner.join(PATIENCE_S)

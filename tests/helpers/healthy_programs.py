@@ -241,6 +241,17 @@ def a_table_of_many_rows() -> None:
             model(rows).square().mean().backward()
 
 
+def gradients_of_gradients() -> None:
+    """A penalty on gradients, so that backward passes compute with gradients themselves."""
+    model = perceptron()
+    for number in range(4):
+        with step("train", number):
+            x = torch.ones(256, WIDTH, requires_grad=True)
+            loss = model(x).square().mean()
+            (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+            (loss + gradient.square().sum()).backward()
+
+
 HEALTHY: list[Callable[[], None]] = [
     a_training_loop,
     a_generation,
@@ -262,4 +273,5 @@ HEALTHY: list[Callable[[], None]] = [
     requests_that_wait,
     data_in_memory,
     a_table_of_many_rows,
+    gradients_of_gradients,
 ]

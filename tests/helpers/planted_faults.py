@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -229,6 +230,40 @@ def checkpoints_in_checkpoints() -> None:
             checkpoint(both, x, use_reentrant=False).sum().backward()
 
 
+def checkpoints_of_functions() -> None:
+    """They call no modules, and have no nodes of their own."""
+    weights = [torch.ones(256, 256, requires_grad=True) for _ in range(3)]
+
+    def encode(x: torch.Tensor) -> torch.Tensor:
+        for weight in weights:
+            x = torch.tanh(x @ weight)
+        return x
+
+    for number in range(4):
+        with step("train", number):
+            with record_function("encoder"):
+                x = checkpoint(encode, torch.ones(256, 256), use_reentrant=False)
+            x.sum().backward()
+
+
+class Norm(nn.Module):
+    """Has a scale from NumPy, in which nobody asked for a dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.from_numpy(np.ones(512))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.scale).softmax(1).float()
+
+
+def a_scale_of_numpy() -> None:
+    model = nn.Sequential(nn.Linear(512, 8), nn.Linear(8, 512), Norm())
+    with torch.no_grad():
+        for _ in range(4):
+            model(torch.ones(2048, 512))
+
+
 class Layer(nn.Module):
     """A layer that may repeat itself."""
 
@@ -355,6 +390,8 @@ PLANTED: list[tuple[str, str, Program]] = [
     ("memory", "aten::cat", a_cache_that_grows_by_one),
     ("tiny", "Reader", a_recurrent_network_by_hand),
     ("recompute", "Block", checkpoints_in_checkpoints),
+    ("recompute", "`encoder`", checkpoints_of_functions),
+    ("double", "Norm", a_scale_of_numpy),
     ("sibling", "`layers.5`", one_slow_layer),
     ("batch", "Pictures.__getitem__", a_slow_first_item),
     ("batch", "_MultiProcessingDataLoaderIter", a_slow_item_of_a_worker),

@@ -1,5 +1,5 @@
-"""What a program opens in the workers of a DataLoader lies in their ranges; where these stand is
-in the test of exports.
+"""What a program opens in the workers of a DataLoader lies in their ranges, and samples there have
+the item that is made; where these ranges stand is in the test of exports.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+from helpers.trace_files import samples_in
 
 pytestmark = pytest.mark.torch
 
@@ -77,3 +79,57 @@ def test_what_the_program_opens_in_a_worker_lies_in_its_range(
         for span in spans
         if span.parent is not None and (span.trace_id, span.parent) not in by_id
     ]
+
+
+SAMPLED = """
+import torch
+from torch.utils.data import DataLoader, Dataset, Subset
+from otel_recfn import OtelRecordFunctionInstrumentor, profile
+
+OtelRecordFunctionInstrumentor().instrument(chrome_trace="trace.json", outside=True)
+
+def take_long():
+    with profile() as prof:
+        torch.ones(3)  # from its first range on a thread is followed
+        while not prof.outside():
+            pass
+
+class Pictures(Dataset):
+    def __getitem__(self, index):
+        if index == 9:
+            take_long()
+        return torch.ones(3)
+
+    def __len__(self):
+        return 16
+
+for batch in DataLoader(%(dataset)s, batch_size=%(batch_size)s, num_workers=%(workers)d):
+    pass
+"""
+ODD = "Subset(Pictures(), range(1, 16, 2))"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "batch_size", "workers", "item"),
+    [
+        ("Pictures()", 2, 0, "9"),
+        ("Pictures()", 2, 1, "9 (worker 0)"),
+        ("Pictures()", None, 0, "9"),
+        (ODD, 2, 0, "4"),
+        (ODD, None, 1, "4 (worker 0)"),
+    ],
+)
+def test_a_sample_has_the_item_that_a_loader_makes(
+    run_with_torch: Callable[..., Any],
+    tmp_path: Path,
+    dataset: str,
+    batch_size: int | None,
+    workers: int,
+    item: str,
+) -> None:
+    """Its index in the loader's own dataset, which may be a part of another one."""
+    loader = {"dataset": dataset, "batch_size": batch_size, "workers": workers}
+    run_with_torch(SAMPLED % loader)
+    samples = [event["args"] for path in tmp_path.glob("trace*.json") for event in samples_in(path)]
+    found = {args["Item"] for args in samples if "take_long" in args["Sampled function"]}
+    assert found == {item}

@@ -24,7 +24,11 @@ pytestmark = [pytest.mark.torch, pytest.mark.one_python]
 torch = pytest.importorskip("torch")
 
 from helpers.healthy_programs import HEALTHY  # noqa: E402
-from helpers.planted_faults import PLANTED, waiting_in_a_module  # noqa: E402
+from helpers.planted_faults import (  # noqa: E402
+    PLANTED,
+    checkpoints_of_functions,
+    waiting_in_a_module,
+)
 
 Program = Callable[[], object]
 
@@ -36,8 +40,12 @@ def found_in(program: Program, **keywords: bool) -> dict[str, Finding]:
     return {finding.rule: finding for finding in prof.findings()}
 
 
-RECORDING_MEMORY = {"memory", "growth"}
-"""The rules about memory that was recorded."""
+RECORDING = {
+    "memory": {"profile_memory": True},
+    "growth": {"profile_memory": True},
+    "double": {"record_shapes": True},
+}
+"""What has to be recorded for a rule, if that isn't always."""
 
 
 def planted(rule: str) -> Program:
@@ -60,7 +68,7 @@ def any_share_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     ("rule", "name", "program"), PLANTED, ids=[program.__name__ for *_, program in PLANTED]
 )
 def test_a_planted_fault_is_found(rule: str, name: str, program: Program) -> None:
-    found = found_in(program, profile_memory=rule in RECORDING_MEMORY)[rule]
+    found = found_in(program, **RECORDING.get(rule, {}))[rule]
     assert name in f"{found.title} {found.text} {' > '.join(found.anchor)}"
     assert 0 <= found.share <= 1
 
@@ -78,13 +86,22 @@ def test_the_line_of_python_is_told_where_stacks_are_recorded() -> None:
     "record", [profile, torch.profiler.profile], ids=["ours", "torch.profiler"]
 )
 @pytest.mark.parametrize(
-    "rule", ["data", "compile", "sync", "copy", "tiny", "memory", "batch", "growth"]
+    ("rule", "program"),
+    [
+        *[
+            (rule, planted(rule))
+            for rule in ["data", "compile", "sync", "copy", "tiny", "memory", "batch", "growth"]
+        ],
+        ("recompute", checkpoints_of_functions),
+    ],
 )
-def test_the_same_is_found_in_traces(rule: str, record: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_same_is_found_in_traces(
+    rule: str, program: Program, record: Callable[..., Any], tmp_path: Path
+) -> None:
     trace = tmp_path / "trace.json"
     out = tmp_path / "report.json"
-    with record(profile_memory=rule in RECORDING_MEMORY) as recorded:
-        planted(rule)()
+    with record(**RECORDING.get(rule, {})) as recorded:
+        program()
     recorded.export_chrome_trace(str(trace))
     assert main(["report", str(trace), "-o", str(out)]) == 0
     findings = json.loads(out.read_text(encoding="utf-8"))["findings"]
@@ -94,5 +111,5 @@ def test_the_same_is_found_in_traces(rule: str, record: Callable[..., Any], tmp_
 @pytest.mark.parametrize("program", HEALTHY, ids=[program.__name__ for program in HEALTHY])
 def test_a_healthy_program_has_nothing_serious(program: Program) -> None:
     program()  # first calls import, compile and make threads
-    findings = found_in(program, profile_memory=True).values()
+    findings = found_in(program, profile_memory=True, record_shapes=True).values()
     assert [finding for finding in findings if finding.serious] == []

@@ -283,6 +283,27 @@ def test_tables_trees_and_reports_have_the_names_of_spans(tmp_path: Path) -> Non
         assert "nn.Module" not in text
 
 
+def test_a_setting_keeps_the_names_of_torch_in_profiles_and_reports(tmp_path: Path) -> None:
+    net = Net()
+    with profile(span_names="torch") as prof, torch.no_grad():
+        net(torch.ones(2, 4))
+    classes = {"Net", "Block", "Linear", "Dropout"}
+    for names in (
+        {average.key for average in prof.key_averages()},
+        {name for path in prof.tree() for name in path.path},
+    ):
+        assert {class_in_name(name) for name in names} >= classes
+        assert not {"Net", "layers.0", "attention"} & names
+    prof.export_chrome_trace(tmp_path / "trace.json.gz")
+    prof.report(tmp_path / "profile.json")
+    options = ["--span-names", "torch", "--out", str(tmp_path / "file.json")]
+    assert main(["report", str(tmp_path / "trace.json.gz"), *options]) == 0
+    for page in ("profile.json", "file.json"):
+        names = {each["name"] for each in json.loads((tmp_path / page).read_text())["by_name"]}
+        assert {class_in_name(name) for name in names} >= classes
+        assert not {"Net", "layers.0", "attention"} & names
+
+
 @pytest.mark.parametrize("span_names", ["short", "torch"])
 def test_metrics_have_the_names_of_spans(span_names: str) -> None:
     reader = InMemoryMetricReader()

@@ -57,7 +57,7 @@ SETTINGS = """
 """
 SETTINGS_OF_PROFILES = """
     scopes record_shapes with_flops with_stack profile_memory outside modules python_calls
-    max_events activities schedule on_trace_ready with_modules
+    span_names max_events activities schedule on_trace_ready with_modules
 """
 
 

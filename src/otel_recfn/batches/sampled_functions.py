@@ -19,7 +19,8 @@ from otel_recfn.model.columns import Track
 SAMPLED = "python_sample"
 """The category of a run of samples in a Chrome trace."""
 SAMPLED_FUNCTION, SAMPLE_COUNT, SAMPLED_TIME = "Sampled function", "Samples", "Sampled time (ns)"
-"""Its arguments."""
+LOADED_ITEM = "Item"
+"""Its arguments; the last one only if a DataLoader makes an item meanwhile."""
 MAX_THREADS = 256
 """The maximum number of threads whose last runs wait for more samples."""
 MAX_RUNS = 256
@@ -86,7 +87,7 @@ def sampled_functions(samples: Iterable[Sample]) -> list[SampledFunction]:
 
 
 class SampledRun(NamedTuple):
-    """Successive samples that found a thread in one function.
+    """Successive samples that found a thread in one function, in a DataLoader for one item.
 
     Nothing began or ended in the thread meanwhile, so that no range of the thread begins or ends in
     it. Times are in Unix nanoseconds.
@@ -110,6 +111,8 @@ class SampledRun(NamedTuple):
     """Whether the thread waited in an operator, whose time it is."""
     waits_ns: Mapping[str, int]
     """The time for which the thread waited, by what it waited for."""
+    item: str = ""
+    """The index of the item that a DataLoader makes, as in a sample."""
 
     @property
     def enclosing(self) -> int:
@@ -128,7 +131,8 @@ class SampledRun(NamedTuple):
 
     def continues_with(self, sample: Sample) -> bool:
         """Whether a later sample of the thread belongs to it."""
-        return self.since_ns == sample.since_ns and self.name == sample.name
+        is_same = self.name == sample.name and self.item == sample.item
+        return is_same and self.since_ns == sample.since_ns
 
     def with_sample(self, sample: Sample) -> SampledRun:
         """The run with one sample more."""
@@ -185,6 +189,7 @@ def _run_of(sample: Sample, earliest_ns: int) -> SampledRun:
         is_directly_in_span=sample.is_directly_in_span,
         is_in_operator=sample.is_in_operator,
         waits_ns=_waits_ns(sample),
+        item=sample.item,
     )
 
 

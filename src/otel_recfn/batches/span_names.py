@@ -80,10 +80,10 @@ def display_name(name: str, *, torch_names: bool) -> str:
     return name if torch_names else phase_name(name.removeprefix(PREFIX))
 
 
-def with_module_names(batch: Batch) -> Batch:
+def with_module_names(batch: Batch, *, torch_names: bool) -> Batch:
     """The batch with the names that spans have of module calls."""
     calls = np.flatnonzero(equals(batch.source, EventSource.MODULE))
-    return with_span_names(batch, calls, torch_names=False)
+    return with_span_names(batch, calls, torch_names=torch_names)
 
 
 def with_span_names(

@@ -131,6 +131,12 @@ def _add_report(command: argparse.ArgumentParser) -> None:
         help="read files of older runs, too (default: of the newest, and what ran meanwhile)",
     )
     command.add_argument(
+        "--span-names",
+        choices=("short", "torch"),
+        default="short",
+        help="how module calls are named: as in spans, or as in torch.profiler (default: short)",
+    )
+    command.add_argument(
         "--format",
         choices=("html", "md", "json"),
         help=(

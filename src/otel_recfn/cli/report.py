@@ -27,7 +27,11 @@ def report(options: argparse.Namespace) -> int:
         print(f"otel-recfn report: {error}", file=sys.stderr)
         return 2
     try:
-        processes = read_processes(options.files, all_runs=options.all_runs)
+        processes = read_processes(
+            options.files,
+            all_runs=options.all_runs,
+            torch_names=options.span_names == "torch",
+        )
         read = [each.path for each in processes if each.path is not None]
         out = _output_path(options, read)
         notes = [f"{each.path}: {each.left_out}." for each in processes if each.left_out]

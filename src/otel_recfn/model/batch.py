@@ -218,6 +218,10 @@ class Sample(NamedTuple):
     """What the thread waits for: another thread, by its name, ``other processes``, or its own
     function; empty if it works, or if it isn't known to wait.
     """
+    item: str = ""
+    """The index of the item that a DataLoader makes, and the worker: ``9 (worker 0)``; empty if
+    none is made, or if the index isn't known.
+    """
 
     @property
     def waits_for_thread(self) -> bool:

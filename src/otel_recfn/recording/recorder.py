@@ -169,6 +169,7 @@ class Recorder:
                     is_directly_in_span=row.is_directly_in_span,
                     is_in_operator=row.is_in_operator,
                     waits_for=self._names[row.waits_for],
+                    item=self._names[row.item],
                 )
                 for row in drained.samples
             ],

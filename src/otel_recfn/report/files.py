@@ -15,12 +15,15 @@ same time.
 """
 
 
-def read_processes(paths: Sequence[Path], *, all_runs: bool = False) -> list[Process]:
+def read_processes(
+    paths: Sequence[Path], *, all_runs: bool = False, torch_names: bool = False
+) -> list[Process]:
     """A process for each file of the newest run, in their order.
 
     Args:
         paths: the files.
         all_runs: whether files of older runs are read too, however long before.
+        torch_names: whether module calls have torch.profiler's names.
 
     Raises:
         TraceFileError: a file that can't be read, is no trace or has no ranges; or files that are
@@ -29,7 +32,7 @@ def read_processes(paths: Sequence[Path], *, all_runs: bool = False) -> list[Pro
     twice = {path for path in paths if paths.count(path) > 1}
     if twice:
         raise TraceFileError(f"{twice.pop()} is given twice; give each file once")
-    traces = [read_trace(path) for path in paths]
+    traces = [read_trace(path, torch_names=torch_names) for path in paths]
     if not all_runs:
         traces = _latest_run(traces)
     different = sorted({trace.script for trace in traces if trace.script})

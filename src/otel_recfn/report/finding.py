@@ -53,6 +53,8 @@ class Finding(NamedTuple):
     """The label of the process that has most of it."""
     rule: str = ""
     """The word for its kind: each rule has one."""
+    is_waiting: bool = False
+    """Whether it is about a thread that waits for the work of others, which is no trouble."""
 
     @property
     def headline(self) -> str:

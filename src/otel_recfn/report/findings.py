@@ -18,6 +18,7 @@ from otel_recfn.report.rules.loading import has_slow_batches, waits_for_data
 from otel_recfn.report.rules.memory import memory_grows
 from otel_recfn.report.rules.operators import churns, copies, synchronises, tiny_operators
 from otel_recfn.report.rules.outside import runs_outside
+from otel_recfn.report.rules.precision import computes_in_double
 from otel_recfn.report.rules.recomputation import recomputes
 from otel_recfn.report.rules.siblings import is_slow_sibling
 from otel_recfn.report.rules.waiting import is_idle
@@ -37,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     synchronises,
     copies,
     churns,
+    computes_in_double,
     memory_grows,
     tiny_operators,
     recomputes,
@@ -48,15 +50,17 @@ RULES: tuple[Rule, ...] = (
 def findings(recordings: Sequence[Recording]) -> list[Finding]:
     """The worst finding of each rule in these processes: at most five, the most serious first.
 
-    A hang comes first, and a finding that may be the fault of other programs last.
+    A hang comes first. A finding that may be the fault of other programs comes after others, and
+    one about a thread that waits for work comes last.
     """
     found = [worst for rule in RULES if (worst := _worst_finding(rule, recordings)) is not None]
     return sorted(found, key=_rank)[:MAX_FINDINGS]
 
 
-def _rank(finding: Finding) -> tuple[bool, bool, bool, float]:
+def _rank(finding: Finding) -> tuple[bool, bool, bool, bool, float]:
     may_be_others_fault = finding.rule == WAITING and not finding.serious
-    return finding.rule != HANG, not finding.serious, may_be_others_fault, -finding.share
+    is_least = may_be_others_fault or finding.is_waiting
+    return finding.rule != HANG, not finding.serious, is_least, finding.is_waiting, -finding.share
 
 
 def _worst_finding(rule: Rule, recordings: Sequence[Recording]) -> Finding | None:

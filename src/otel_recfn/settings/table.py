@@ -50,6 +50,14 @@ OUTSIDE: Any = setting(
     " nothing at the moment. Not where `python_calls` shows them exactly",
     selects=Extra.SAMPLES,
 )
+SPAN_NAMES: Any = setting(
+    "short",
+    values.SPAN_NAMES,
+    "the names of operations in spans and metrics, and in a profile's tables, trees and reports."
+    " `short`: a module call by the module's path below the calling module (`attention` below"
+    " `layers.3`), and the outermost call by its class (`Transformer`). `torch`: everything as in"
+    " torch.profiler (`nn.Module: Attention_3`)",
+)
 """Settings of ``instrument()`` and of ``profile(...)``."""
 
 
@@ -117,13 +125,7 @@ class Settings:
         "the maximum number of spans a second, over all requests and steps and averaged over 10 s;"
         " each of these has at least one span. `None`: no limit",
     )
-    span_names: str = setting(
-        "short",
-        values.SPAN_NAMES,
-        "how spans are named. `short`: a module call by the module's path below the calling module"
-        " (`attention` below `layers.3`), and the outermost call by its class (`Transformer`)."
-        " `torch`: everything as in torch.profiler (`nn.Module: Attention_3`)",
-    )
+    span_names: str = SPAN_NAMES
     exit_timeout_s: float = setting(
         2.0,
         values.DURATION,
@@ -241,6 +243,7 @@ class ProfileSettings:
     outside: bool = OUTSIDE
     modules: bool = MODULES
     python_calls: bool | PythonCalls = PYTHON_CALLS
+    span_names: str = SPAN_NAMES
     max_events: int = setting(
         4_000_000,
         values.EVENTS,

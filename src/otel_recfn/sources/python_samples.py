@@ -10,7 +10,10 @@ missing: the look needs no GIL. A sample stands for the time since the look befo
 what the thread had recorded by then, so the ranges around it are exact
 (``native/drain/python_samples.hpp``). In an operator there is none, unless the thread waits there:
 CPU clocks say so, and which other threads work (``native/core/thread_clocks.hpp``). They are read
-with the samples, so that nothing is read where no thread is quiet.
+with the samples, so that nothing is read where no thread is quiet. If other threads work, the
+kernel says whether the one that waits does so for a lock or the GIL, or sleeps or reads.
+
+A sample in a DataLoader has the index of the item that is made (``loaded_items.py``).
 
 Where Python calls are traced, they say the same exactly, and nothing is sampled.
 """
@@ -26,6 +29,7 @@ from types import CodeType, FrameType
 
 from otel_recfn import _native
 from otel_recfn.model.events import OTHER_PROCESSES, EventSource, Extra
+from otel_recfn.sources.loaded_items import loaded_item
 from otel_recfn.sources.protocol import Source, Wanted
 from otel_recfn.support.forks import Order, OwnThread, around_forks, at_work
 from otel_recfn.support.logs import log
@@ -37,6 +41,10 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 """The number of cores that the process may use."""
 END_SECONDS = 1.0
 """The maximum seconds that a stop waits for the thread."""
+FUTEX_CALLS = {"x86_64": b"202", "aarch64": b"98"}
+"""The number of the system call in which threads wait for a lock or the GIL, by machine."""
+FUTEX_CALL = FUTEX_CALLS.get(os.uname().machine) if hasattr(os, "uname") else None
+MAX_CALL_BYTES = 256
 LIBRARIES = (
     "<frozen ",
     str(Path(__file__).parents[1]),
@@ -101,17 +109,24 @@ def _sample(quiet: list[_native.QuietThread]) -> None:
         frame = frames.get(thread.ident)
         if frame is not None:  # else Python doesn't know the thread
             name = function_name(frame)
-            reason = waits_for(thread, name)
-            _native.add_sample(thread.number, thread.position, thread.duration_ns, name, reason)
+            _native.add_sample(
+                thread_number=thread.number,
+                position=thread.position,
+                duration_ns=thread.duration_ns,
+                name=name,
+                waits_for=waits_for(thread, name),
+                item=loaded_item(frame),
+            )
 
 
 def waits_for(thread: _native.QuietThread, name: str) -> str:
     """What a thread in a function of that name waits for; empty if it works, or if it isn't known
     to wait.
 
-    A thread of Python's that worked meanwhile may have the GIL or a lock. One that Python doesn't
-    know mostly works for the thread that waits, as those of operators do. A thread that waits for a
-    core waits for other processes, unless threads of this one have half of the cores.
+    A thread of Python's that worked meanwhile may have the GIL or a lock, unless the kernel says
+    that the waiting thread sleeps or reads. One that Python doesn't know mostly works for the
+    thread that waits, as those of operators do. A thread that waits for a core waits for other
+    processes, unless threads of this one have half of the cores.
     """
     waited_ns = thread.interval_ns - thread.worked_ns
     if 2 * waited_ns < thread.interval_ns or thread.interval_ns == 0:
@@ -119,7 +134,28 @@ def waits_for(thread: _native.QuietThread, name: str) -> str:
     has_no_core = 2 * thread.coreless_ns >= waited_ns
     least_ns = CORES * thread.interval_ns if has_no_core else waited_ns
     busiest = _thread_name(thread.busiest) if 2 * thread.others_ns >= least_ns else ""
-    return busiest or (OTHER_PROCESSES if has_no_core else name)
+    if busiest and (has_no_core or not sleeps_or_reads(thread.native_id)):
+        return busiest
+    return OTHER_PROCESSES if has_no_core else name
+
+
+def sleeps_or_reads(native_id: int) -> bool:
+    """Whether the kernel says that a thread of this process waits in a system call, and not for a
+    lock or the GIL.
+    """
+    try:
+        file = os.open(f"/proc/self/task/{native_id}/syscall", os.O_RDONLY)
+    except OSError:  # another system, or the thread has ended
+        return False
+    try:
+        call = os.read(file, MAX_CALL_BYTES).split()
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    # A thread that runs has one word. One that waits in no call, as for a page, has the number -1.
+    is_in_call = len(call) > 1 and call[0] != b"-1"
+    return FUTEX_CALL is not None and is_in_call and call[0] != FUTEX_CALL
 
 
 def _thread_name(native_id: int) -> str:

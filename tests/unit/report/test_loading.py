@@ -106,6 +106,26 @@ def test_samples_of_workers_say_which_worker_and_function_it_is() -> None:
     assert slow.serious
 
 
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        (["9 (worker 0)"] * 3 + ["8 (worker 0)"], ", 3 of them at index 9 (worker 0)."),
+        (["9", "9", "", ""], ", 2 of them at index 9."),
+        (["9", "8", "7", "6"], " 4 samples found it there."),
+        ([""] * 4, " 4 samples found it there."),
+    ],
+)
+def test_the_item_is_named_at_which_most_samples_found_the_function(
+    items: list[str], words: str
+) -> None:
+    recorded = process(*epoch(90_000, *[100] * 9, name=OF_WORKERS))
+    made = worker("pid1", "Pictures.__getitem__", 0)
+    samples = [sample._replace(item=item) for sample, item in zip(made.samples, items, strict=True)]
+    found = findings([Recording([recorded], [made._replace(samples=samples)])])
+    (slow,) = [each for each in found if each.rule == "batch"]
+    assert slow.text.endswith(words)
+
+
 def worker(label: str, function: str, after_ms: int) -> Process:
     """A process in which four samples found a function."""
     samples = [

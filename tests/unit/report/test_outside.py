@@ -104,11 +104,39 @@ def test_a_thread_that_waits_for_work_is_no_serious_one(name: str) -> None:
     assert not finding.serious
 
 
+def test_a_function_that_works_comes_before_one_that_waits() -> None:
+    (finding,) = found([*sampled("serve: queue.get", 20), *sampled("read: json.loads", 6)])
+    assert finding.title == "`read: json.loads` runs outside PyTorch"
+    assert "Then come `serve: queue.get` (400 ms)." in finding.text
+
+
+def test_whom_a_function_waits_for_is_named() -> None:
+    name = "serve: concurrent.futures._base.Future.result"
+    waits = [each._replace(waits_for="tokenizer_0") for each in sampled(name, 16)]
+    (finding,) = found([*waits, *sampled(name, 14)])
+    assert finding.text.endswith(" Meanwhile it waited for the thread `tokenizer_0`, which worked.")
+    (finding,) = found([*waits, *sampled(name, 20)])
+    assert "Meanwhile" not in finding.text
+
+
+def test_waiting_for_work_comes_last() -> None:
+    lazy = {"name": "nn.Module: Lazy_0", "source": EventSource.MODULE, "cpu_time_ns": 0}
+    times = {"start_ns": BASE_NS, "end_ns": BASE_NS + 300 * MS}
+    rows = [{**lazy, **times, "thread": WORKER_THREAD}, ROWS[0]]
+    samples = sampled("serve: queue.get", 30)
+    recording = Recording([Process("", make_batch(rows), block=BLOCK, samples=samples)])
+    assert [each.rule for each in findings([recording])] == ["cpu", "outside"]
+
+
 def test_a_worker_that_waits_for_its_loader_has_none() -> None:
     waits = sampled("main: torch.utils.data.dataloader.DataLoader.__iter__", 30)
     assert not found(waits)
-    (finding,) = found([*waits, *sampled("Pictures.__getitem__", 6)])
+    item = [each._replace(item="9 (worker 0)") for each in sampled("Pictures.__getitem__", 6)]
+    (finding,) = found([*waits, *item])
     assert "`Pictures.__getitem__`" in finding.title
+    assert (
+        "6 samples of MainThread found it there, 6 of them at index 9 (worker 0):" in finding.text
+    )
 
 
 def test_few_samples_and_little_time_are_none() -> None:

@@ -13,9 +13,15 @@ from otel_recfn.report.recording import Recording
 BLOCK = Ran("nn.Module: Block_0", 100, (Ran("aten::mm", 90),), {"source": EventSource.MODULE})
 
 
-def node(name: str, us: int, *inside: Ran) -> Ran:
-    scope = {"scope": RecordScope.BACKWARD_FUNCTION}
-    return Ran(NODES_PREFIX + name, us, (Ran(name, us, inside, scope),))
+def node(name: str, us: int, *inside: Ran, number: int = -1) -> Ran:
+    columns = {"scope": RecordScope.BACKWARD_FUNCTION, "sequence_nr": number}
+    inner = Ran(name, us, inside, columns)
+    return Ran(NODES_PREFIX + name, us, (inner,), {"sequence_nr": number})
+
+
+def operator(name: str, us: int, number: int = -1, *inside: Ran) -> Ran:
+    """With gradients it has a sequence number."""
+    return Ran(f"aten::{name}", us, inside, {"sequence_nr": number})
 
 
 def found(*ran: Ran) -> Finding | None:
@@ -88,3 +94,45 @@ def test_inner_modules_and_inner_nodes_count_once() -> None:
     finding = found(outer, node("MmBackward0", 300, outer))
     assert finding is not None
     assert finding.share == pytest.approx(1 / 4)
+
+
+SIN_AND_MUL = (operator("sin", 100, 7), operator("mul", 100, 8))
+ENCODER = Ran("nn.Module: Encoder_0", 200, SIN_AND_MUL, {"source": EventSource.MODULE})
+AGAIN = (operator("sin", 100, 19), operator("mul", 80, 20))
+
+
+def test_a_function_is_computed_again_by_the_node_that_needs_it() -> None:
+    """By a checkpoint without a node of its own: the one after it computes it, with gradients."""
+    first = node("MulBackward0", 300, *AGAIN, operator("mul", 100), number=8)
+    finding = found(ENCODER, first, node("SinBackward0", 100, operator("cos", 90), number=7))
+    assert finding is not None
+    assert finding.share == pytest.approx(180 / 600)
+    assert "2 calls in 180 us; most of it was aten::sin in MulBackward0" in finding.text
+    assert " `nn.Module: Encoder_0` had called them in the forward pass." in finding.text
+
+
+def test_autocast_may_be_around_its_operators() -> None:
+    forward = operator("linear", 100, -1, operator("to", 10, 7), operator("linear", 80, 7))
+    again = operator("linear", 100, -1, operator("to", 10, 19), operator("linear", 80, 19))
+    finding = found(forward, node("MulBackward0", 200, again, operator("mul", 100), number=8))
+    assert finding is not None
+    assert finding.share == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        pytest.param((operator("mul", 200, 19),), id="gradients of gradients"),
+        pytest.param(
+            (operator("mul", 200, 19), operator("zeros", 5), operator("empty", 5)), id="new tensors"
+        ),
+        pytest.param((operator("solve", 200, 19), operator("mul", 90)), id="not in a forward pass"),
+        pytest.param((operator("sin", 200), operator("mul", 90)), id="its own operators"),
+        pytest.param(
+            (Ran("torch::autograd::CopySlices", 200, (), {"sequence_nr": 8}), operator("mul", 90)),
+            id="a node of torch.profiler",
+        ),
+    ],
+)
+def test_what_a_node_computes_itself_is_no_repetition(inside: tuple[Ran, ...]) -> None:
+    assert found(ENCODER, node("MulBackward0", 300, *inside, number=8)) is None

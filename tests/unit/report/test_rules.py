@@ -57,11 +57,12 @@ def test_who_waits_is_the_range_that_waits_itself() -> None:
     assert "for 6 ms, most of it in nn.Module: lazy in train" in waits.text
 
 
-@pytest.mark.parametrize(("others_ms", "serious"), [(0, False), (2, False), (6, True)])
-def test_waiting_is_serious_as_far_as_other_threads_of_the_program_worked(
-    others_ms: int, serious: bool
-) -> None:
-    """Else another program may have had the core."""
+@pytest.mark.parametrize(
+    ("others_ms", "words"),
+    [(0, "other programs had the cores."), (6, "For 7 ms of it, other threads of this program")],
+)
+def test_without_samples_nobody_is_known_to_hold_threads_up(others_ms: int, words: str) -> None:
+    """Another program may have had the core, also where other threads of this one worked."""
     ranges = [
         {
             "name": name,
@@ -73,9 +74,10 @@ def test_waiting_is_serious_as_far_as_other_threads_of_the_program_worked(
         for name, thread, ms in (("waits", MAIN_THREAD, 1), ("works", WORKER_THREAD, others_ms))
     ]
     (waits,) = findings([Recording([Process("", make_batch(ranges))])])
-    assert waits.rule == "cpu"
-    assert waits.serious == serious
-    assert waits.share == pytest.approx(0.35 if serious else (19 - others_ms) / 20)
+    assert (waits.rule, waits.title) == ("cpu", "Threads stand still")
+    assert not waits.serious
+    assert waits.share == pytest.approx((19 - others_ms) / 20)
+    assert words in waits.text
 
 
 @pytest.mark.parametrize(
@@ -100,6 +102,76 @@ def test_samples_say_what_threads_waited_for(waits_for: str, serious: bool, word
     assert waits.rule == "cpu"
     assert waits.serious == serious
     assert words in waits.text
+
+
+def waits_in(samples: dict[str, tuple[str, str]], *others: str) -> Finding:
+    """The finding about ranges of 100 ms that waited, one after the other.
+
+    A sample found the ranges in ``samples`` in a function that waited for something.
+    """
+    names = [*samples, *others]
+    ranges = [
+        {
+            "name": name,
+            "start_ns": BASE_NS + 100_000_000 * number,
+            "end_ns": BASE_NS + 100_000_000 * (number + 1),
+            "cpu_time_ns": 0,
+        }
+        for number, name in enumerate(names)
+    ]
+    batch = make_batch(ranges)
+    found = [
+        Sample(
+            function,
+            MAIN_THREAD,
+            BASE_NS,
+            20_000_000,
+            int(batch.event_id[names.index(name)]),
+            NO_CONTEXT,
+            waits_for=waits_for,
+        )
+        for name, (function, waits_for) in samples.items()
+    ]
+    recording = Recording([Process("", batch, samples=found)])
+    return next(each for each in findings([recording]) if each.rule == "cpu")
+
+
+@pytest.mark.parametrize(
+    ("function", "held_up"),
+    [
+        ("serve: concurrent.futures._base.Future.result", False),
+        ("serve: queue.Queue.get", False),
+        ("serve: threading.Event.wait", False),
+        ("serve: logging.info", True),
+        ("serve", True),
+    ],
+)
+def test_whoever_waits_for_the_work_of_another_thread_is_not_held_up(
+    function: str, held_up: bool
+) -> None:
+    waits = waits_in({"request": (function, "batcher-0")})
+    assert (waits.title, waits.serious) == (
+        ("Threads hold each other up", True) if held_up else ("Threads stand still", False)
+    )
+    assert "`batcher-0` (100%)" in waits.text
+
+
+def test_the_range_is_named_in_which_threads_hold_each_other_up() -> None:
+    """And not that which sleeps for as long; ranges without samples have the share of others."""
+    waits = waits_in({"sleeps": ("main", "main"), "counts": ("main", "spinner-0")})
+    assert waits.title == "Threads hold each other up"
+    assert waits.anchor == ("counts",)
+    assert waits.share == pytest.approx(1 / 2)
+    assert "For 100 ms of it" in waits.text
+    waits = waits_in({"sleeps": ("main", "main"), "counts": ("main", "spinner-0")}, "unsampled")
+    assert waits.share == pytest.approx(1.5 / 3)
+
+
+def test_waits_for_data_say_nothing_of_other_waits() -> None:
+    waits = waits_in({NEXT: ("main: select.poll", "main: select.poll"), "counts": ("main", "spin")})
+    assert waits.title == "Threads hold each other up"
+    assert waits.text.count("%") == 1
+    assert "`spin` (100%)" in waits.text
 
 
 @pytest.mark.parametrize("cpu", [{}, {"cpu_time_ns": 1000}], ids=["unknown", "known"])

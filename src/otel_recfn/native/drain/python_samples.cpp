@@ -121,6 +121,7 @@ void Drain::place(Thread& thread, const NewSample& sample) {
   placed.thread = thread.index;
   placed.context = has_open ? open->row.context : thread.context;
   placed.waits_for = names_.intern(sample.waits_for);
+  placed.item = names_.intern(sample.item);
   placed.is_in_operator = is_in_operator;
   placed.is_directly_in_span = !has_open || open->row.source == kStepSource;
   out_.samples.push_back(placed);

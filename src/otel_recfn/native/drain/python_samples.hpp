@@ -27,16 +27,23 @@ struct Sample {
   int64_t since_ns;     // since when nothing had begun or ended in the thread
   uint32_t name, thread, context;
   uint32_t waits_for;        // a name: what the thread waits for; an empty one: it works
+  uint32_t item;             // a name: the index of the item that a DataLoader makes; empty: none
   bool is_directly_in_span;  // no range is open around it but a step
   bool is_in_operator;       // the thread waits in an operator, whose time it is
 };
 
 constexpr auto fields_of(const Sample*) {
-  return std::array{RECFN_FIELD(Sample, parent),        RECFN_FIELD(Sample, last_begun),
-                    RECFN_FIELD(Sample, time_ns),       RECFN_FIELD(Sample, duration_ns),
-                    RECFN_FIELD(Sample, since_ns),      RECFN_FIELD(Sample, name),
-                    RECFN_FIELD(Sample, thread),        RECFN_FIELD(Sample, context),
-                    RECFN_FIELD(Sample, waits_for),     RECFN_FIELD(Sample, is_directly_in_span),
+  return std::array{RECFN_FIELD(Sample, parent),
+                    RECFN_FIELD(Sample, last_begun),
+                    RECFN_FIELD(Sample, time_ns),
+                    RECFN_FIELD(Sample, duration_ns),
+                    RECFN_FIELD(Sample, since_ns),
+                    RECFN_FIELD(Sample, name),
+                    RECFN_FIELD(Sample, thread),
+                    RECFN_FIELD(Sample, context),
+                    RECFN_FIELD(Sample, waits_for),
+                    RECFN_FIELD(Sample, item),
+                    RECFN_FIELD(Sample, is_directly_in_span),
                     RECFN_FIELD(Sample, is_in_operator)};
 }
 
@@ -45,7 +52,7 @@ struct NewSample {
   uint64_t position;  // of the thread's ring
   uint64_t ticks;
   int64_t duration_ns;
-  std::string name, waits_for;
+  std::string name, waits_for, item;
 };
 
 // A thread that has recorded nothing for a millisecond.

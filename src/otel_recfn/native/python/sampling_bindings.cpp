@@ -109,19 +109,28 @@ PyObject* current_frames(PyObject*, PyObject*) {
   return PyObject_CallNoArgs(function);
 }
 
-PyObject* add_sample(PyObject*, PyObject* args) {
+PyObject* add_sample(PyObject*, PyObject* args, PyObject* keywords) {
+  static const char* const names[] = {"thread_number", "position", "duration_ns", "name",
+                                      "waits_for",     "item",     nullptr};
   unsigned long long number, position;
   long long duration_ns;
-  PyObject *name, *waits_for;
-  if (!PyArg_ParseTuple(args, "KKLUU", &number, &position, &duration_ns, &name, &waits_for)) {
+  PyObject *name, *waits_for, *item;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "$KKLUUU:add_sample", const_cast<char**>(names),
+                                   &number, &position, &duration_ns, &name, &waits_for, &item)) {
     return nullptr;
   }
-  const Utf8Text name_text(name), waits_for_text(waits_for);
-  if (name_text.text().data() == nullptr || waits_for_text.text().data() == nullptr) return nullptr;
+  const Utf8Text name_text(name), waits_for_text(waits_for), item_text(item);
+  for (const Utf8Text* text : {&name_text, &waits_for_text, &item_text}) {
+    if (text->text().data() == nullptr) return nullptr;
+  }
   prepare_for_exceptions();
   const bool done = without_gil([&] {
-    NewSample sample{position, 0, duration_ns, std::string(name_text.text()),
-                     std::string(waits_for_text.text())};
+    NewSample sample{position,
+                     0,
+                     duration_ns,
+                     std::string(name_text.text()),
+                     std::string(waits_for_text.text()),
+                     std::string(item_text.text())};
     const std::lock_guard lock(drain().mutex());
     drain().add_sample(number, std::move(sample));
   });
@@ -138,10 +147,10 @@ PyMethodDef sampling_functions[] = {
     {"wake_looks", wake_looks, METH_NOARGS, "wake_looks(): end such a wait."},
     {"current_frames", current_frames, METH_NOARGS,
      "current_frames() -> what sys._current_frames() gives, without a garbage collection in it."},
-    {"add_sample", add_sample, METH_VARARGS,
-     "add_sample(thread number, position, duration_ns, name, waits_for): what a quiet thread runs "
-     "now,"
-     " and what it waits for; empty if it works."},
+    {"add_sample", with_keywords(add_sample), METH_VARARGS | METH_KEYWORDS,
+     "add_sample(*, thread_number, position, duration_ns, name, waits_for, item)\n--\n\n"
+     "What a quiet thread runs now, what it waits for (empty if it works), and the index of the "
+     "item that a DataLoader makes there."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

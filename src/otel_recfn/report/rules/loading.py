@@ -13,14 +13,19 @@ of the workers, which are processes beside this one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from otel_recfn.batches.busy_time import BusyTime
 from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.number_sets import Indices
-from otel_recfn.batches.sampled_functions import WAITS_FOR_WORK, sampled_functions
+from otel_recfn.batches.sampled_functions import (
+    WAITS_FOR_WORK,
+    SampledFunction,
+    sampled_functions,
+)
 from otel_recfn.model.batch import Sample
 from otel_recfn.report.finding import Finding, finding_about
 from otel_recfn.report.kinds import LOADER, LOADER_MODULES
@@ -34,6 +39,8 @@ behind differ, too, as some are ready and the loop waits for others.
 """
 BATCHES_PER_SLOW_ONE = 20
 """The minimum number of batches to each slow one: if more are slow, the loader is."""
+MIN_ITEM_SHARE = 0.5
+"""The minimum share of the samples of a function that found it at one item, if that is named."""
 MIN_BATCHES = 4
 """The minimum number of batches of which one may be slow: three others show what is usual."""
 WORKERS = "MultiProcessing"
@@ -46,8 +53,8 @@ OTHER_PROCESSES = (
     "Have other processes make batches ahead: DataLoader(num_workers=4, persistent_workers=True)."
 )
 SLOW_ITEM = (
-    "Find the item: time dataset[index] for the indices of that batch. If the first batch of each"
-    " epoch is slow, workers start with it: persistent_workers=True."
+    "Time dataset[index] for that item or, if none is named, for the indices of that batch. If the"
+    " first batch of each epoch is slow, workers start with it: persistent_workers=True."
 )
 
 
@@ -167,19 +174,30 @@ def _function_in(recording: Recording, ranges: Indices) -> str:
     own = [sample for sample in process.samples if sample.parent in ids]
     times = BusyTime(recording.start_ns[ranges], recording.end_ns[ranges])
     found = [
-        (function, label)
+        (function, label, samples)
         for label, samples in [("", own), *_samples_of_workers(recording, times)]
         for function in sampled_functions(samples)
         if not _waits(function.name)
     ]
     if not found:
         return ""
-    function, label = max(found, key=lambda each: each[0].time)
+    function, label, samples = max(found, key=lambda each: each[0].time)
     where = f" in {label}" if label else ""
     return (
         f" `{shorten(function.name)}` ran meanwhile{where}: {function.count:,} samples found it"
-        " there."
+        f" there{main_item(function, samples)}."
     )
+
+
+def main_item(function: SampledFunction, samples: Sequence[Sample]) -> str:
+    """The words that name the item at which most samples found a function; empty if it isn't known,
+    or if they are of many items.
+    """
+    items = Counter(each.item for each in samples if each.name == function.name and each.item)
+    item, count = items.most_common(1)[0] if items else ("", 0)
+    if count < MIN_ITEM_SHARE * function.count:
+        return ""
+    return f", {count:,} of them at index {shorten(item)}"
 
 
 def _samples_of_workers(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from otel_recfn.batches.sampled_functions import waits_for_work
+from collections import Counter
+from collections.abc import Sequence
+
+from otel_recfn.batches.sampled_functions import SampledFunction, waits_for_work
 from otel_recfn.batches.wall import OUTSIDE, ThreadTime
+from otel_recfn.model.batch import Sample
 from otel_recfn.report.finding import MIN_SHARE, SERIOUS_SHARE, Finding
 from otel_recfn.report.kinds import LOADER_MODULES
 from otel_recfn.report.labels import duration, shorten
 from otel_recfn.report.recording import Recording
+from otel_recfn.report.rules.loading import main_item
 
 MIN_SAMPLES = 5
 """The minimum number of samples of a function: fewer may have found it by chance."""
@@ -19,33 +24,63 @@ NEXT_STEP = (
 
 
 def runs_outside(recording: Recording) -> Finding | None:
-    """The finding that a Python function takes much of the wall time outside of PyTorch."""
-    threads = [_without_loader(thread) for thread in recording.walls[0].threads]
-    found = [thread for thread in threads if thread.functions]
+    """The finding that a Python function takes much of the wall time outside of PyTorch.
+
+    One that waits for the work of others is of interest if no other one takes much.
+    """
+    found = [
+        (thread, function)
+        for thread in map(_without_loader, recording.walls[0].threads)
+        for function in thread.functions
+        if function.count >= MIN_SAMPLES and _share(recording, thread, function) >= MIN_SHARE
+    ]
     if not found:
         return None
-    thread = max(found, key=_longest_ns)
-    function, *others = thread.functions
-    share = min(_longest_ns(thread) / recording.whole_ns, 1.0)
-    if share < MIN_SHARE or function.count < MIN_SAMPLES:
-        return None
-    text = (
-        f"{function.count:,} samples of {thread.name} found it there: about"
-        f" {duration(_longest_ns(thread))} of {duration(float(thread.outside_ns))} {OUTSIDE}."
+    thread, function = max(
+        found, key=lambda each: (not waits_for_work(each[1].name), _time_ns(*each))
     )
-    if others:
-        names = [
-            f"`{shorten(each.name)}` ({duration(each.time * 1000)})" for each in others[:MAX_OTHERS]
-        ]
-        text += f" Then come {', '.join(names)}."
+    share = _share(recording, thread, function)
+    is_waiting = waits_for_work(function.name)
+    samples = [
+        each
+        for each in recording.processes[0].samples
+        if (each.name, each.thread.name) == (function.name, function.thread)
+    ]
     return Finding(
         title=f"`{shorten(function.name)}` runs {OUTSIDE}",
-        text=text,
+        text=_evidence(thread, function, samples) + _awaited(samples),
         share=share,
         next_step=NEXT_STEP,
-        serious=share >= SERIOUS_SHARE and not waits_for_work(function.name),
+        serious=share >= SERIOUS_SHARE and not is_waiting,
         rule="outside",
+        is_waiting=is_waiting,
     )
+
+
+def _evidence(thread: ThreadTime, function: SampledFunction, samples: Sequence[Sample]) -> str:
+    whole = duration(float(thread.outside_ns))
+    text = (
+        f"{function.count:,} samples of {thread.name} found it there"
+        f"{main_item(function, samples)}: about"
+        f" {duration(_time_ns(thread, function))} of {whole} {OUTSIDE}."
+    )
+    others = [
+        f"`{shorten(each.name)}` ({duration(each.time * 1000)})"
+        for each in thread.functions
+        if each is not function
+    ]
+    return f"{text} Then come {', '.join(others[:MAX_OTHERS])}." if others else text
+
+
+def _awaited(samples: Sequence[Sample]) -> str:
+    """The sentence that names the other thread for which a function waited most, given its samples;
+    empty if it mostly didn't.
+    """
+    awaited = Counter(each.waits_for for each in samples if each.waits_for_thread)
+    name, count = awaited.most_common(1)[0] if awaited else ("", 0)
+    if 2 * count < len(samples):
+        return ""
+    return f" Meanwhile it waited for the thread `{shorten(name)}`, which worked."
 
 
 def _without_loader(thread: ThreadTime) -> ThreadTime:
@@ -56,6 +91,10 @@ def _without_loader(thread: ThreadTime) -> ThreadTime:
     return thread._replace(functions=functions)
 
 
-def _longest_ns(thread: ThreadTime) -> float:
-    """The time of its longest function, as samples estimate it."""
-    return min(thread.functions[0].time * 1000, float(thread.outside_ns))
+def _time_ns(thread: ThreadTime, function: SampledFunction) -> float:
+    """The time of a function of the thread, as samples estimate it."""
+    return min(function.time * 1000, float(thread.outside_ns))
+
+
+def _share(recording: Recording, thread: ThreadTime, function: SampledFunction) -> float:
+    return min(_time_ns(thread, function) / recording.whole_ns, 1.0)

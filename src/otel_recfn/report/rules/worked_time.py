@@ -12,6 +12,7 @@ import numpy as np
 from otel_recfn.batches.call_paths import Amounts
 from otel_recfn.batches.number_sets import Indices
 from otel_recfn.report.kinds import COMPILATIONS, LOADER
+from otel_recfn.report.nesting import Mask
 from otel_recfn.report.recording import Recording
 
 
@@ -33,8 +34,7 @@ def own_waits(recording: Recording) -> tuple[Indices, Amounts]:
     """
     known = recording.has_cpu_time & recording.in_working_threads
     waited = np.where(known, np.maximum(recording.total_ns - recording.cpu_ns, 0), 0)
-    elsewhere = np.zeros(len(recording), np.bool_)
-    elsewhere[recording.outermost(lambda name: name.startswith((LOADER, *COMPILATIONS)))] = True
+    elsewhere = loads_or_compiles(recording)
     counted = known & (recording.nearest(np.arange(len(recording)), elsewhere) < 0)
     own = waited.copy()
     taken = np.where(known, waited, recording.total_ns)
@@ -43,3 +43,10 @@ def own_waits(recording: Recording) -> tuple[Indices, Amounts]:
     np.subtract.at(own, enclosing[enclosing >= 0], taken[inside[enclosing >= 0]])
     timed = np.flatnonzero(counted)
     return timed, np.maximum(own[timed], 0)
+
+
+def loads_or_compiles(recording: Recording) -> Mask:
+    """Whether each range is the outermost one that loads data or compiles."""
+    found = np.zeros(len(recording), np.bool_)
+    found[recording.outermost(lambda name: name.startswith((LOADER, *COMPILATIONS)))] = True
+    return found

@@ -72,12 +72,13 @@ class _Ordered(NamedTuple):
     """The position here of each row of the file."""
 
 
-def recorded(events: TraceEvents, base_ns: int) -> Recorded:
+def recorded(events: TraceEvents, base_ns: int, *, torch_names: bool = False) -> Recorded:
     """All that was recorded.
 
     Args:
         events: the events, all of them.
         base_ns: the Unix time that times of the trace count from.
+        torch_names: module calls have torch.profiler's names, and not those of spans.
     """
     ordered = _in_order(events)
     columns = events.types.columns(ordered.event_type)
@@ -106,7 +107,7 @@ def recorded(events: TraceEvents, base_ns: int) -> Recorded:
     batch = with_span_names(
         _batch(events, columns, closing, base_ns),
         np.flatnonzero(is_call[closing]),
-        torch_names=False,
+        torch_names=torch_names,
     )
     samples = _samples(events, batch.tracks, ordered.event_id, event_id, base_ns)
     return Recorded(batch, activity[closing], spans, samples)
@@ -154,6 +155,7 @@ def _samples(
             duration_ns=run.duration // run.samples,
             parent=parents.get(run.parent, 0),
             context=NO_CONTEXT,
+            item=run.item,
         )
         for run in events.samples
         for number in range(1, run.samples + 1)

@@ -1,5 +1,5 @@
 """The columns of a trace's events, but for times: those that all events of a type share, and those
-that few events have.
+that not all events have.
 
 A trace has a million events and some hundred types of them, so that what follows from the name,
 category, phase and scope of an event is worked out once a type.
@@ -11,6 +11,7 @@ doesn't say it: ``record_function("epoch#0")`` is no step, but a block.
 from __future__ import annotations
 
 import json
+from array import array
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,8 +38,9 @@ OPTIONAL_COLUMNS: dict[str, tuple[str, Any]] = {
     "Attributes": ("attributes", dict),
     "Module": ("module", str),
     "Error": ("error", str),
+    "Sequence number": ("sequence_nr", int),
 }
-"""The columns that few events have, by the name of the argument, each with the type of its
+"""The columns that not all events have, by the name of the argument, each with the type of its
 values.
 """
 MAX_VALUE = 1 << 62
@@ -154,14 +156,15 @@ def _row_kind(phase: str, is_memory: bool) -> RowKind:
 
 
 class OptionalColumns:
-    """The values of columns that few events have, by column and row.
+    """The values of columns that not all events have, by column.
 
     Args:
         texts: the numbers of all texts of the trace, which get the texts in these columns.
     """
 
     def __init__(self, texts: dict[str, int]) -> None:
-        self._values: dict[str, dict[int, int]] = {}
+        self._rows: dict[str, array[int]] = {}
+        self._values: dict[str, array[int]] = {}
         self._texts = texts
 
     def add(self, args: dict[str, Any], row: int) -> None:
@@ -173,15 +176,18 @@ class OptionalColumns:
             value = args[argument]
             if kind is not int and isinstance(value, kind):
                 text = value if kind is str else json.dumps(value)
-                number = self._texts.setdefault(text, len(self._texts))
-                self._values.setdefault(column, {})[row] = number
+                self._append(column, row, self._texts.setdefault(text, len(self._texts)))
             elif isinstance(value, kind) and abs(value) < MAX_VALUE:
-                self._values.setdefault(column, {})[row] = value
+                self._append(column, row, value)
+
+    def _append(self, column: str, row: int, value: int) -> None:
+        self._rows.setdefault(column, array("q")).append(row)
+        self._values.setdefault(column, array("q")).append(value)
 
     def columns(self, position: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         """The columns that have values, given the position of each row in them."""
         columns = {}
-        for name, values in self._values.items():
+        for name, rows in self._rows.items():
             columns[name] = np.full(len(position), _EMPTY[name], np.int64)
-            columns[name][position[list(values)]] = list(values.values())
+            columns[name][position[np.array(rows)]] = np.array(self._values[name])
         return columns

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.sampled_functions import (
+    LOADED_ITEM,
     SAMPLE_COUNT,
     SAMPLED,
     SAMPLED_FUNCTION,
@@ -74,6 +75,8 @@ class SampleSlice(NamedTuple):
     """The time that they stand for."""
     parent: int
     """The ``Event id`` of the range around it; 0: none."""
+    item: str
+    """The index of the item that a DataLoader makes; empty if none is known."""
 
 
 class TraceEvents:
@@ -183,6 +186,7 @@ class TraceEvents:
             samples=min(max(int(args[SAMPLE_COUNT]), 1), MAX_SAMPLES),
             duration=max(int(args[SAMPLED_TIME]), 0),
             parent=int(args["Parent id"]),
+            item=str(args.get(LOADED_ITEM, "")),
         )
         self.samples.append(found)
 

@@ -39,8 +39,8 @@ class Trace(NamedTuple):
     end_ns: int
 
 
-def read_trace(path: Path) -> Trace:
-    """Read a file.
+def read_trace(path: Path, *, torch_names: bool = False) -> Trace:
+    """Read a file. With ``torch_names`` module calls have torch.profiler's names.
 
     Raises:
         TraceFileError: it can't be read, is no trace, or has no ranges.
@@ -48,7 +48,8 @@ def read_trace(path: Path) -> Trace:
     events, fields = _read_events(path)
     base_ns = fields.get("baseTimeNanoseconds", events.base_ns)
     has_base = isinstance(base_ns, int) and 0 <= base_ns < MAX_BASE_NS
-    batch, activity, spans, samples = recorded(events, base_ns if has_base else 0)
+    start_ns = base_ns if has_base else 0
+    batch, activity, spans, samples = recorded(events, start_ns, torch_names=torch_names)
     if not events.seen:
         raise TraceFileError(
             f"{path} has no events, and so has no ranges to show: nothing was recorded; {WAY_OUT}"

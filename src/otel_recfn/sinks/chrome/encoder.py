@@ -19,6 +19,7 @@ import numpy as np
 
 from otel_recfn.batches.number_sets import distinct, equals
 from otel_recfn.batches.sampled_functions import (
+    LOADED_ITEM,
     SAMPLE_COUNT,
     SAMPLED,
     SAMPLED_FUNCTION,
@@ -85,6 +86,7 @@ def encode_runs(runs: Sequence[SampledRun], pid: int, base_ns: int) -> bytes:
             SAMPLE_COUNT: run.samples,
             SAMPLED_TIME: run.duration_ns,
             "Parent id": run.parent,
+            **({LOADED_ITEM: run.item} if run.item else {}),
         }
         chunks.append(_annotation(each, args, pid, base_ns, category=SAMPLED))
     return "".join(chunks).encode()

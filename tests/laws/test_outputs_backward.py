@@ -101,16 +101,20 @@ def test_the_range_around_a_node_has_its_sequence_number(run: Run) -> None:
 
 @pytest.mark.parametrize("way", FOLDING_WAYS)
 def test_the_names_that_took_most_are_counted_once(run: Run, way: str) -> None:
+    """In one unit, or in several together: on a busy machine the unit may be decided in parts, and
+    a name needn't be among those that took most in each.
+    """
     found = run(programs.nodes_that_wait, way)
     ranges = Counter(event.name for event in found.events.values())
-    top = [
-        TOP.fullmatch(text)
-        for span in found.spans
-        for text in span.attributes.get("recfn.unit.top", ())
-    ]
-    counts = {match[1]: int(match[2]) for match in top if match is not None}
+    tops = [span.attributes.get("recfn.unit.top", ()) for span in found.spans]
+    counts = Counter[str]()
+    for match in [TOP.fullmatch(text) for top in tops for text in top]:
+        if match is not None:
+            counts[match[1]] += int(match[2])
     assert counts
-    assert counts == {name: ranges[name] for name in counts}
+    assert not counts - ranges
+    if sum(map(bool, tops)) == 1:
+        assert counts == {name: ranges[name] for name in counts}
 
 
 def has_few_spans(program: Program, way: str) -> bool:

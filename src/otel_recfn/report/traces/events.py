@@ -22,10 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.sampled_functions import (
+    IN_OPERATOR,
     SAMPLE_COUNT,
     SAMPLED,
     SAMPLED_FUNCTION,
     SAMPLED_TIME,
+    WAITED_FOR,
 )
 from otel_recfn.report.activities import STREAM_ARGUMENTS
 from otel_recfn.report.traces.columns import OPTIONAL_COLUMNS, EventTypes, OptionalColumns
@@ -65,6 +67,10 @@ class SampleSlice(NamedTuple):
     """The time that they stand for."""
     parent: int
     """The ``Event id`` of the range around it; 0: none."""
+    waits_for: str
+    """What the thread waited for; empty if it isn't known to have waited."""
+    is_in_operator: bool
+    """Whether the thread waited in an operator, whose time it is."""
 
 
 class TraceEvents:
@@ -169,6 +175,8 @@ class TraceEvents:
             samples=min(max(int(args[SAMPLE_COUNT]), 1), MAX_SAMPLES),
             duration=max(int(args[SAMPLED_TIME]), 0),
             parent=int(args["Parent id"]),
+            waits_for=str(args.get(WAITED_FOR, "")),
+            is_in_operator=args.get(IN_OPERATOR) is True,
         )
         self.samples.append(found)
 

@@ -33,6 +33,7 @@ WAITS_FOR_WORK = (
     "select.",
     "selectors.",
     "socket.",
+    "socketserver.",
     "threading.",
 )
 """The modules whose functions wait for others: a thread that waits for work is no trouble."""

@@ -17,7 +17,6 @@ namespace recfn {
 namespace {
 
 constexpr auto kPeriodNs = static_cast<uint64_t>(kLookPeriodNs);
-constexpr long kQuietNs = 1'000'000;
 
 RowRecordType<QuietThread> quiet_type;
 
@@ -32,10 +31,11 @@ ThreadClocks& thread_clocks() {
   return *instance;
 }
 
-// What clocks say of a quiet thread, if they were read when it was looked at before.
+// What clocks say of a quiet thread, if they were read since it is there, or at the look before.
 void note_work(QuietThread& quiet, ThreadClocks& clocks) {
   ThreadClocks::Clock* const own = clocks.find(quiet.native_id);
-  const bool is_recent = clocks.interval_ns() <= quiet.duration_ns + kLookPeriodNs / 2;
+  const int64_t longest_ns = quiet.quiet_ns + quiet.duration_ns + kLookPeriodNs / 2;
+  const bool is_recent = clocks.interval_ns() <= longest_ns;
   if (own == nullptr || own->worked_ns == ThreadClocks::kUnknown || !is_recent) return;
   quiet.interval_ns = clocks.interval_ns();
   quiet.worked_ns = own->worked_ns;
@@ -51,16 +51,16 @@ void note_work(QuietThread& quiet, ThreadClocks& clocks) {
 }
 
 std::vector<QuietThread> look() {
-  {
-    const std::lock_guard lock(drain().mutex());
-    if (!drain().begin_look()) return {};
-  }
-  const timespec quiet{0, kQuietNs};
-  nanosleep(&quiet, nullptr);
   std::vector<QuietThread> found;
-  {
+  const auto looks = [&found] {
     const std::lock_guard lock(drain().mutex());
-    found = drain().end_look();
+    return drain().look(found);
+  };
+  if (looks() && !found.empty()) {
+    const timespec quiet{0, kQuietNs};
+    nanosleep(&quiet, nullptr);
+    const std::lock_guard lock(drain().mutex());
+    drain().remove_busy(found);
   }
   if (found.empty()) return found;
   thread_clocks().read();

@@ -82,7 +82,7 @@ void look() {
     {
       std::vector<recfn::QuietThread> quiet;
       const std::lock_guard lock(recfn::drain().mutex());
-      if (recfn::drain().look(quiet)) recfn::drain().remove_busy(quiet);
+      if (recfn::drain().look(quiet, recfn::kLookPeriodNs)) recfn::drain().remove_busy(quiet);
       for (const recfn::QuietThread& found : quiet) {
         recfn::drain().add_sample(found.number,
                                   {found.position, 0, found.duration_ns, "function", ""});

@@ -68,11 +68,12 @@ class Drain {
   // Looks at what threads record from now on: those that have recorded something by then are
   // followed.
   void begin_looks();
-  // A look at each of them that is due: adds those that have recorded nothing for a millisecond.
-  // Returns whether one of them may run operators all the same, so that `remove_busy` has to follow
-  // a millisecond later: below a span that isn't sampled these have no moment; and where the look
-  // comes late, because other processes have the cores, the thread may have had none.
-  bool look(std::vector<QuietThread>& quiet);
+  // A look at each of them that is due, which should come so long after the last one: adds those
+  // that have recorded nothing for a millisecond. Returns whether one of them may run operators all
+  // the same, so that `remove_busy` has to follow a millisecond later: below a span that isn't
+  // sampled these have no moment; and where the look comes late, because other processes have the
+  // cores, the thread may have had none.
+  bool look(std::vector<QuietThread>& quiet, int64_t pause_ns);
   // Removes threads that have gone on since that look.
   void remove_busy(std::vector<QuietThread>& quiet);
   // What a thread ran that was found so.

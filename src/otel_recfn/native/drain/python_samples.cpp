@@ -55,10 +55,10 @@ void Drain::begin_looks() {
   }
 }
 
-bool Drain::look(std::vector<QuietThread>& quiet) {
+bool Drain::look(std::vector<QuietThread>& quiet, int64_t pause_ns) {
   meet_new_threads();
   const uint64_t ticks = read_ticks(globals_.use_cycle_counter);
-  bool is_unsure = nanoseconds(ticks - looked_at_) > kLookPeriodNs + kQuietNs;
+  bool is_unsure = nanoseconds(ticks - looked_at_) > pause_ns + kQuietNs;
   for (Thread& thread : threads_) {
     const uint64_t unsampled = thread.looks.progress.unsampled;
     const std::optional<QuietThread> found = look_at(thread, ticks);

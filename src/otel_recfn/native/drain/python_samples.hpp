@@ -17,7 +17,7 @@
 
 namespace recfn {
 
-constexpr int64_t kLookPeriodNs = 20'000'000;  // 50 looks a second
+constexpr int64_t kLookPeriodNs = 20'000'000;  // 50 looks a second on average
 constexpr int64_t kQuietNs = 1'000'000;
 
 // What a thread ran, as rows of a drain index it.

@@ -2,9 +2,13 @@
 
     python benchmarks/bench_python_samples.py [seconds]
 
-Four programs run for so many seconds each: one of nothing but operators, which are never sampled;
-one of Python alone, which each look finds; one that waits; and one that waits beside many threads,
-whose clocks are read. The floor is a thread that only wakes as often.
+Five programs run for so many seconds each: one of nothing but operators, which are never sampled;
+one of Python alone, which each look finds; one of both by turns, for less than the time between
+looks each; one that waits; and one that waits beside many threads, whose clocks are read. The floor
+is a thread that only wakes as often.
+
+The last column is the share of the time that samples stand for: of both by turns it should be what
+Python took, which is printed beside it.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ SECONDS = 5
 PERIOD_SECONDS = 0.02
 """The time between two looks."""
 THREADS = 30
+TURN_SECONDS = 0.006
+"""The time for which Python alone runs, and then operators."""
 GOAL = 0.002
 """The share of a core that samples may take."""
 
@@ -35,6 +41,17 @@ def run_operators(until: float) -> None:
 def run_python(until: float) -> None:
     while time.perf_counter() < until:
         sum(range(1000))
+
+
+def run_both(until: float) -> None:
+    began = time.perf_counter()
+    python_seconds = 0.0
+    while (turn := time.perf_counter()) < until:
+        run_operators(turn + TURN_SECONDS)
+        stretch = time.perf_counter()
+        run_python(stretch + TURN_SECONDS)
+        python_seconds += time.perf_counter() - stretch
+    print(f"Python took {100 * python_seconds / (time.perf_counter() - began):.1f} % of the next:")
 
 
 def wait(until: float) -> None:
@@ -69,9 +86,14 @@ def share(work: Callable[[float], None], seconds: float) -> float:
         began_ns = cpu_ns(thread)
         began = time.perf_counter()
         work(began + seconds)
-        found = (cpu_ns(thread) - began_ns) / 1e9 / (time.perf_counter() - began)
-        samples = sum(each.count for each in prof.outside())
-    print(f"{work.__name__:20} {100 * found:6.3f} % of a core, {samples} samples")
+        took = time.perf_counter() - began
+        found = (cpu_ns(thread) - began_ns) / 1e9 / took
+    samples = sum(each.count for each in prof.outside())
+    sampled = sum(each.time for each in prof.outside()) / 1e6 / took
+    print(
+        f"{work.__name__:20} {100 * found:6.3f} % of a core, {samples:4} samples,"
+        f" of {100 * sampled:5.1f} % of the time"
+    )
     return found
 
 
@@ -100,7 +122,7 @@ def main() -> None:
     """Measures all programs and prints them."""
     seconds = sized(float(read_number(__doc__, "seconds", SECONDS)), 0.1)
     floor = floor_share(seconds)
-    programs = (run_operators, run_python, wait, wait_beside_threads)
+    programs = (run_operators, run_python, run_both, wait, wait_beside_threads)
     most = max(share(work, seconds) for work in programs)
     print(f"the most is {most / GOAL:.2f} of the goal, {100 * GOAL} % of a core")
     if floor:  # on a busy machine that thread may get no turn in a short time

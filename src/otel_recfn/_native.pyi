@@ -84,6 +84,8 @@ class QuietThread(NamedTuple):
     """The position of its ring."""
     duration_ns: int
     """The time since the thread was looked at before."""
+    quiet_ns: int
+    """The time for which looks have found it there."""
     interval_ns: int
     """The last part of that time, of which CPU clocks say the following; 0: they say nothing."""
     worked_ns: int

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import gzip
+import hashlib
 import json
+import logging
 import os
+import pickle
+import queue
+import subprocess
 import sys
+import sysconfig
 import threading
+import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
 
 from helpers.exported_traces import Traces
 from helpers.forked_work import in_child
@@ -35,6 +47,10 @@ from otel_recfn.report.traces.reading import read_trace
 from otel_recfn.sources.python_samples import CORES, FUTEX_CALL, waits_for
 
 MS = 1_000_000
+MANY = 10
+"""So many samples that the first one, of which clocks say nothing, is little of the time."""
+SPINNERS = 4
+WAIT_S = 0.2
 TEXT = json.dumps([{"a": number} for number in range(1000)])
 
 
@@ -55,13 +71,26 @@ def parse(done: threading.Event) -> None:
         json.loads(TEXT)
 
 
-def spin(done: threading.Event) -> None:
+def compute(done: threading.Event) -> None:
+    """Without the GIL."""
+    data = bytes(1 << 20)
     while not done.is_set():
-        pass
+        hashlib.sha256(data)
 
 
-def lookup_vocabulary(lock: threading.Lock) -> None:
-    with lock:
+def lookup_vocabulary(lock: threading.Lock, timeout_s: float) -> bool:
+    return lock.acquire(timeout=timeout_s)
+
+
+def look_up_until(done: threading.Event, lock: threading.Lock) -> None:
+    """Each time for so short that the thread is looked at 50 times a second."""
+    while not done.is_set():
+        with record_function("look up"):
+            lookup_vocabulary(lock, WAIT_S)
+
+
+def record() -> None:
+    with record_function("before"):
         pass
 
 
@@ -71,8 +100,7 @@ def running(work: Callable[[threading.Event], object], name: str = "worker") -> 
     done = threading.Event()
 
     def record_and_work() -> None:
-        with record_function("before"):
-            pass
+        record()
         work(done)
 
     thread = threading.Thread(target=record_and_work, name=name)
@@ -101,18 +129,104 @@ def test_functions_of_the_program_have_the_library_function_that_they_call() -> 
     assert not sampler_runs()
 
 
-def test_methods_have_their_class() -> None:
-    with profile() as prof, running(lambda done: Pictures(done)[3]):
-        wait_until(lambda: any(name.endswith("__getitem__") for name in names(prof)))
+class SlowHandler(logging.Handler):
+    """A handler of log records that takes long."""
+
+    def __init__(self, done: threading.Event) -> None:
+        super().__init__()
+        self.done = done
+
+    def emit(self, _record: logging.LogRecord) -> None:
+        while not self.done.is_set():
+            pass
+
+
+def save_checkpoint(done: threading.Event) -> None:
+    state = list(range(100_000))
+    number = 0
+    while not done.is_set():
+        with step("train", number):
+            gzip.compress(pickle.dumps(state))
+        number += 1
+
+
+def handle_request(done: threading.Event) -> None:
+    while not done.is_set():
+        time.sleep(0.01)
+
+
+def log(done: threading.Event) -> None:
+    logger = logging.Logger("slow")
+    logger.addHandler(SlowHandler(done))
+    logger.warning("hello")
+
+
+def temperature(done: threading.Event) -> None:
+    while not done.is_set():
+        subprocess.run(["sleep", "0.01"], check=True)
+
+
+@pytest.mark.parametrize(
+    ("work", "name"),
+    [
+        (save_checkpoint, "save_checkpoint: gzip.compress"),
+        (handle_request, "handle_request"),
+        (lambda done: Pictures(done)[3], "__getitem__"),  # CPython 3.10 doesn't know the class
+        (parse, "parse: json.loads"),
+        (log, "emit"),
+        (temperature, "temperature: subprocess.run"),
+    ],
+)
+def test_what_holds_programs_up_has_its_name(
+    work: Callable[[threading.Event], object], name: str
+) -> None:
+    with profile() as prof, running(work):
+        wait_until(lambda: any(found.endswith(name) for found in names(prof)))
+
+
+def prepare() -> None:
+    end_ns = time.perf_counter_ns() + 5 * MS
+    while time.perf_counter_ns() < end_ns:
+        pass
+
+
+def test_what_takes_less_than_the_time_between_looks_is_sampled() -> None:
+    def serve(done: threading.Event) -> None:
+        while not done.is_set():
+            with record_function("operator"):
+                pass
+            prepare()
+
+    with profile() as prof, running(serve):
+        wait_until(lambda: "prepare" in names(prof))
+
+
+def hold_the_gil() -> int:
+    return sum(range(30_000_000))
+
+
+def test_a_function_has_the_time_for_which_nobody_else_could_run() -> None:
+    """The frames of its thread can't be read until it gives the GIL back."""
+
+    def serve(done: threading.Event) -> None:
+        while not done.is_set():
+            with record_function("operator"):
+                pass
+            hold_the_gil()
+
+    def time_of_a_sample() -> float:
+        found = [each for each in prof.outside() if each.name == "hold_the_gil"]
+        return max([each.time / each.count for each in found], default=0)
+
+    with profile() as prof, running(serve):
+        wait_until(lambda: time_of_a_sample() > 150_000)
 
 
 def test_a_thread_that_waits_for_a_lock_is_found_in_the_function_that_takes_it() -> None:
     lock = threading.Lock()
-    with profile() as prof:
-        lock.acquire()
-        with running(lambda done: lookup_vocabulary(lock)):
-            wait_until(lambda: "lookup_vocabulary" in names(prof))
-            lock.release()
+    lock.acquire()
+    with profile() as prof, running(lambda done: look_up_until(done, lock)):
+        wait_until(lambda: "lookup_vocabulary" in names(prof))
 
 
 def test_ranges_of_the_program_are_sampled_and_operators_are_not() -> None:
@@ -120,15 +234,22 @@ def test_ranges_of_the_program_are_sampled_and_operators_are_not() -> None:
         with record_function("load"):
             done.wait()
 
-    def in_operator(done: threading.Event) -> None:
+    def in_operator() -> None:
         with RecordFunction(RecordScope.FUNCTION) as operator:
             operator.before("aten::mm")
-            done.wait()
+            operator_done.wait()
 
-    with profile() as prof, running(in_operator, "operator"), running(in_range, "range"):
-        wait_until(lambda: bool(names(prof, "range")))
+    operator_done = threading.Event()
+    thread = threading.Thread(target=in_operator, name="operator")
+    with profile() as prof:
+        thread.start()
+        with running(in_range, "range"):
+            wait_until(lambda: bool(names(prof, "range")))
+        names_in_operator = names(prof, "operator")
+        operator_done.set()
+        thread.join(PATIENCE_S)
     assert any("in_range" in name for name in names(prof, "range"))
-    assert not names(prof, "operator")
+    assert not names_in_operator
 
 
 def test_what_a_function_has_is_freed_when_it_returns() -> None:
@@ -170,6 +291,71 @@ def test_a_profile_has_no_samples_of_before_it_began() -> None:
     assert sum(each.count for each in second.outside()) < sum(
         each.count for each in first.outside()
     )
+
+
+def get_from_a_queue(done: threading.Event) -> None:
+    jobs: queue.Queue[None] = queue.Queue()
+    threading.Thread(target=lambda: jobs.put(None) if done.wait() else None).start()
+    jobs.get()
+
+
+async def wait_for_requests(done: threading.Event) -> None:
+    while not done.is_set():
+        await asyncio.sleep(0.01)
+
+
+def run_an_event_loop(done: threading.Event) -> None:
+    asyncio.run(wait_for_requests(done))
+
+
+LIBRARY: dict[str, Any] = {"__name__": "server"}
+"""The module of a library with a server."""
+exec(
+    compile(
+        "def serve(run, requests): run(requests)",
+        str(Path(sysconfig.get_path("purelib"), "server.py")),
+        "exec",
+    ),
+    LIBRARY,
+)
+
+
+def run_a_server(done: threading.Event) -> None:
+    serve: Callable[[Any, Coroutine[Any, Any, None]], None] = LIBRARY["serve"]
+    serve(asyncio.run, wait_for_requests(done))
+
+
+def wait_beside_a_pool(done: threading.Event) -> None:
+    with ThreadPoolExecutor(1, "pool") as pool:
+        pool.submit(record).result()
+        done.wait()
+
+
+@pytest.mark.parametrize(
+    "wait", [get_from_a_queue, run_an_event_loop, run_a_server, wait_beside_a_pool]
+)
+def test_waiting_for_work_is_shown_and_no_serious_finding(
+    wait: Callable[[threading.Event], None],
+) -> None:
+    done = threading.Event()
+    own = threading.current_thread().name
+
+    def end_when_sampled() -> None:
+        try:
+            wait_until(lambda: sum(each.count for each in prof.outside()) >= MANY)
+        finally:
+            done.set()
+
+    with profile() as prof:
+        record()
+        watcher = threading.Thread(target=end_when_sampled)
+        watcher.start()
+        wait(done)
+        watcher.join(PATIENCE_S)
+    assert any(wait.__name__ in name for name in names(prof, own))
+    found = [finding for finding in prof.findings() if finding.rule == "outside"]
+    assert found
+    assert not any(finding.serious for finding in found)
 
 
 @pytest.mark.parametrize("settings", [{"outside": False}, {"python_calls": True}])
@@ -234,6 +420,41 @@ def test_a_trace_of_ours_says_it_on_its_root(traces: Traces, store: InMemorySink
     assert "recfn.unit.outside.top" in (root.attributes or {})
 
 
+class ByName(Sampler):
+    """Drops some spans."""
+
+    def should_sample(self, *arguments: Any, **keywords: Any) -> SamplingResult:
+        is_dropped = "unsampled" in (*arguments, *keywords.values())
+        return (ALWAYS_OFF if is_dropped else ALWAYS_ON).should_sample(*arguments, **keywords)
+
+    def get_description(self) -> str:
+        return "by name"
+
+
+def test_what_runs_just_after_an_unsampled_request_is_sampled() -> None:
+    """Its operators are written nowhere."""
+    traces = Traces(ByName(), {}, outside=True)
+
+    def serve_some() -> None:
+        for _ in range(20):
+            with traces.tracer.start_as_current_span("unsampled"), record_function("unsampled"):
+                pass
+            with traces.tracer.start_as_current_span("request"):
+                with record_function("before"):
+                    pass
+                prepare()
+
+    def functions() -> str:
+        serve_some()
+        attributes = [span.attributes or {} for span in traces.spans()]
+        return str([each.get("recfn.unit.outside.top") for each in attributes])
+
+    try:
+        wait_until(lambda: "prepare" in functions())
+    finally:
+        traces.instrumentor.uninstrument()
+
+
 def test_an_instrumented_program_may_switch_samples_off(monkeypatch: pytest.MonkeyPatch) -> None:
     instrumentor = OtelRecordFunctionInstrumentor()
     monkeypatch.setenv("OTEL_RECFN_OUTSIDE", "false")
@@ -285,10 +506,6 @@ def test_chrome_traces_have_them_as_samples(
         assert not any("sampled" in name for name in process.batch.names)
 
 
-MANY = 10
-"""So many samples that the first one, of which clocks say nothing, is little of the time."""
-
-
 def tells_system_calls() -> bool:
     """Whether the kernel says in which call a thread waits; some sandboxes don't."""
     return FUTEX_CALL is not None and os.access("/proc/self/syscall", os.R_OK)
@@ -298,79 +515,70 @@ def waits(store: InMemorySink, thread: str) -> Counter[str]:
     return Counter(one.waits_for for one in store.samples() if one.thread.name == thread)
 
 
-class Locked:
-    """A lock that somebody has."""
+@contextmanager
+def spinning() -> Iterator[None]:
+    """Several threads that work: on a busy machine one alone may get too little of a core."""
+    done = threading.Event()
+    spinners = [
+        threading.Thread(target=compute, args=(done,), name="spinner-0") for _ in range(SPINNERS)
+    ]
+    for spinner in spinners:
+        spinner.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for spinner in spinners:
+            spinner.join(PATIENCE_S)
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
 
-    def wait(self) -> None:
-        lookup_vocabulary(self._lock)
+@pytest.mark.skipif(sys.platform != "linux", reason="no clocks of other threads")
+def test_who_waits_beside_threads_that_work_waits_for_them(
+    traces: Traces, store: InMemorySink
+) -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    with spinning(), running(lambda done: look_up_until(done, lock)):
+        wait_until(lambda: waits(store, "worker")["spinner-0"] >= MANY)
 
-    def end(self) -> None:
-        self._lock.release()
 
+@pytest.mark.skipif(not tells_system_calls(), reason="no system calls of other threads")
+def test_who_reads_waits_for_no_thread_whatever_works_meanwhile(
+    traces: Traces, store: InMemorySink
+) -> None:
+    reader, writer = os.pipe()
 
-class Pipe:
-    """A pipe into which nobody has written."""
+    def look_up(_done: threading.Event) -> None:
+        with traces.tracer.start_as_current_span("request"), record_function("look up"):
+            read_answer(reader)
 
-    def __init__(self) -> None:
-        self._reader, self._writer = os.pipe()
-
-    def wait(self) -> None:
-        read_answer(self._reader)
-
-    def end(self) -> None:
-        os.write(self._writer, b"1")
-        os.close(self._writer)
+    with spinning(), running(look_up):
+        wait_until(lambda: waits(store, "worker")["read_answer"] >= MANY)
+        os.write(writer, b"1")
+    os.close(reader)
+    os.close(writer)
 
 
 def read_answer(pipe: int) -> None:
     os.read(pipe, 1)
-    os.close(pipe)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no clocks of other threads")
-@pytest.mark.parametrize(
-    ("awaited", "spins", "waited_for"),
-    [
-        (Locked, True, "spinner-0"),
-        (Locked, False, "lookup_vocabulary"),
-        pytest.param(
-            Pipe,
-            True,
-            "read_answer",
-            marks=pytest.mark.skipif(not tells_system_calls(), reason="no calls of threads"),
-        ),
-    ],
-)
-def test_who_waits_says_for_whom(
-    traces: Traces,
-    store: InMemorySink,
-    awaited: type[Locked] | type[Pipe],
-    spins: bool,
-    waited_for: str,
+def test_a_request_that_waits_alone_says_in_which_function(
+    traces: Traces, store: InMemorySink
 ) -> None:
-    """Whoever reads from a pipe waits for no thread, whatever works meanwhile."""
-    done = threading.Event()
-    spinner = threading.Thread(target=spin, args=(done,), name="spinner-0")
-    if spins:
-        spinner.start()
-    resource = awaited()
+    lock = threading.Lock()
+    lock.acquire()
 
     def look_up(_done: threading.Event) -> None:
         with traces.tracer.start_as_current_span("request"), record_function("look up"):
-            resource.wait()
+            lookup_vocabulary(lock, PATIENCE_S)
 
     with running(look_up):
-        wait_until(lambda: waits(store, "worker")[waited_for] >= MANY)
-        resource.end()
-    done.set()
-    if spins:
-        spinner.join(PATIENCE_S)
+        wait_until(lambda: waits(store, "worker")["lookup_vocabulary"] >= MANY)
+        lock.release()
     attributes = traces.by_name()["look up"].attributes or {}
-    assert any(waited_for in text for text in attributes["recfn.unit.waited_for"])
+    assert any("lookup_vocabulary" in text for text in attributes["recfn.unit.waited_for"])
 
 
 def quiet_thread(
@@ -382,7 +590,7 @@ def quiet_thread(
 ) -> QuietThread:
     """A thread that has been quiet for 20 ms."""
     times = (interval_ms * MS, worked_ms * MS, coreless_ms * MS, others_ms * MS)
-    return QuietThread((1, 0, 0, 0, 20 * MS, *times, busiest))
+    return QuietThread((1, 0, 0, 0, 20 * MS, 20 * MS, *times, busiest))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 // Threads begin and end ranges, also each other's, and ask for the traces of theirs, while the
-// drain reads: for ThreadSanitizer. Each begin must come out as a row.
+// drain reads and another thread looks which of them are quiet: for ThreadSanitizer. Each begin
+// must come out as a row.
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -75,6 +76,22 @@ void work(uint32_t seed) {
   running.fetch_sub(1);
 }
 
+// As the sampling thread does, and more often.
+void look() {
+  while (running.load() != 0) {
+    {
+      std::vector<recfn::QuietThread> quiet;
+      const std::lock_guard lock(recfn::drain().mutex());
+      if (recfn::drain().look(quiet, recfn::kLookPeriodNs)) recfn::drain().remove_busy(quiet);
+      for (const recfn::QuietThread& found : quiet) {
+        recfn::drain().add_sample(found.number,
+                                  {found.position, 0, found.duration_ns, "function", ""});
+      }
+    }
+    std::this_thread::yield();
+  }
+}
+
 uint64_t drain(bool close_open) {
   const std::lock_guard lock(recfn::drain().mutex());
   return recfn::drain().run(close_open, false, false, {}, 0, 0).closed;
@@ -86,6 +103,7 @@ int main() {
   if (start_recording() == nullptr) return 2;
   std::vector<std::thread> threads;
   for (uint32_t seed = 0; seed < kThreads; ++seed) threads.emplace_back(work, seed);
+  threads.emplace_back(look);
   uint64_t rows = 0;
   while (running.load() != 0) rows += drain(false);
   for (std::thread& thread : threads) thread.join();

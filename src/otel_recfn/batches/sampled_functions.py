@@ -19,7 +19,7 @@ from otel_recfn.model.columns import Track
 SAMPLED = "python_sample"
 """The category of a run of samples in a Chrome trace."""
 SAMPLED_FUNCTION, SAMPLE_COUNT, SAMPLED_TIME = "Sampled function", "Samples", "Sampled time (ns)"
-LOADED_ITEM = "Item"
+WAITED_FOR, IN_OPERATOR, LOADED_ITEM = "Waited for", "In operator", "Item"
 """Its arguments; the last one only if a DataLoader makes an item meanwhile."""
 MAX_THREADS = 256
 """The maximum number of threads whose last runs wait for more samples."""
@@ -33,6 +33,7 @@ WAITS_FOR_WORK = (
     "select.",
     "selectors.",
     "socket.",
+    "socketserver.",
     "threading.",
 )
 """The modules whose functions wait for others: a thread that waits for work is no trouble."""
@@ -115,6 +116,11 @@ class SampledRun(NamedTuple):
     """The index of the item that a DataLoader makes, as in a sample."""
 
     @property
+    def waits_for(self) -> str:
+        """What the thread waited for first; empty if it worked, or isn't known to have waited."""
+        return next(iter(self.waits_ns), "")
+
+    @property
     def enclosing(self) -> int:
         """The event id of the innermost range around it in the same span; 0: none."""
         return 0 if self.is_directly_in_span else self.parent
@@ -129,11 +135,6 @@ class SampledRun(NamedTuple):
         start_ns = max(self.start_ns, start_ns)
         return self._replace(start_ns=start_ns, end_ns=max(start_ns, min(self.end_ns, end_ns)))
 
-    def continues_with(self, sample: Sample) -> bool:
-        """Whether a later sample of the thread belongs to it."""
-        is_same = self.name == sample.name and self.item == sample.item
-        return is_same and self.since_ns == sample.since_ns
-
     def with_sample(self, sample: Sample) -> SampledRun:
         """The run with one sample more."""
         return self._replace(
@@ -145,9 +146,14 @@ class SampledRun(NamedTuple):
 
 
 class SampledRuns:
-    """Samples as runs. Those of a thread wait until something has begun or ended in it."""
+    """Samples as runs. Those of a thread wait until something has begun or ended in it.
 
-    def __init__(self) -> None:
+    Args:
+        by_wait: whether a run ends, too, when its thread waits for something else.
+    """
+
+    def __init__(self, *, by_wait: bool = False) -> None:
+        self._by_wait = by_wait
         self._last: dict[int, list[SampledRun]] = {}
         """The runs that wait, by the thread's number."""
 
@@ -159,7 +165,7 @@ class SampledRuns:
             if runs and runs[-1].since_ns != sample.since_ns:
                 over += runs
                 runs = []
-            if runs and runs[-1].continues_with(sample):
+            if runs and self._goes_on(runs[-1], sample):
                 runs[-1] = runs[-1].with_sample(sample)
             else:
                 runs.append(_run_of(sample, runs[-1].end_ns if runs else sample.since_ns))
@@ -169,6 +175,12 @@ class SampledRuns:
             if len(self._last) > MAX_THREADS:
                 over += self._last.pop(next(iter(self._last)))
         return over
+
+    def _goes_on(self, run: SampledRun, sample: Sample) -> bool:
+        """Whether a later sample of the thread belongs to a run."""
+        waits_for_same = not self._by_wait or run.waits_for == sample.waits_for
+        is_same = waits_for_same and run.name == sample.name and run.item == sample.item
+        return is_same and run.since_ns == sample.since_ns
 
     def waiting(self) -> list[SampledRun]:
         """The runs that wait, as they are so far."""

@@ -6,8 +6,9 @@
     drain ◄─ sample ◄─ "save_checkpoint: gzip.compress"
 
 A thread that runs operators is looked at and not sampled, so that nothing is paid where nothing is
-missing: the look needs no GIL. A sample stands for the time since the look before. It is placed by
-what the thread had recorded by then, so the ranges around it are exact
+missing: the look needs no GIL. A sample stands for the time from the look before until its frames
+are read, for which a thread that holds the GIL may make it wait. It is placed by what the thread
+had recorded by then, so the ranges around it are exact
 (``native/drain/python_samples.hpp``). In an operator there is none, unless the thread waits there:
 CPU clocks say so, and which other threads work (``native/core/thread_clocks.hpp``). They are read
 with the samples, so that nothing is read where no thread is quiet. If other threads work, the
@@ -51,6 +52,8 @@ LIBRARIES = (
     *sorted({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}),
 )
 """The beginnings of the names of files that aren't the program's own."""
+EVENT_LOOP = "asyncio."
+"""The beginning of the names of the modules of an event loop."""
 
 
 class PythonSamples(Source):
@@ -166,16 +169,28 @@ def _thread_name(native_id: int) -> str:
 def function_name(frame: FrameType) -> str:
     """The name of what runs in a frame: the innermost function of the program, and the library
     function that it called. Without one of the program's, the innermost function.
+
+    An event loop that waits is named instead of a server that runs it: it waits for work.
     """
     called: FrameType | None = None
+    loop: FrameType | None = None
     program_frame: FrameType | None = frame
     while program_frame is not None and not _is_programs(program_frame.f_code.co_filename):
+        loop = program_frame if _module(program_frame).startswith(EVENT_LOOP) else loop
         called = program_frame
         program_frame = program_frame.f_back
     if program_frame is None:
         return _library_name(frame)
     name = _name(program_frame.f_code)
+    if loop is not None and _waits_for_events(frame):
+        called = loop
     return f"{name}: {_library_name(called)}" if called is not None else name
+
+
+def _waits_for_events(frame: FrameType) -> bool:
+    """Whether an event loop runs in a frame, or waits there for its next event."""
+    caller = frame.f_back if _module(frame) == "selectors" else frame
+    return caller is not None and _module(caller).startswith(EVENT_LOOP)
 
 
 @lru_cache(4096)
@@ -190,4 +205,8 @@ def _name(code: CodeType) -> str:
 
 
 def _library_name(frame: FrameType) -> str:
-    return f"{frame.f_globals.get('__name__', '?')}.{_name(frame.f_code)}"
+    return f"{_module(frame)}.{_name(frame.f_code)}"
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "?"))

@@ -92,6 +92,13 @@ std::optional<NamedTraceStart> Drain::trace_of(uint64_t event_id, const IdleLimi
   return NamedTraceStart{start.first, names_.text(start.name), start.source, start.flags};
 }
 
+// Null if there is no thread with that number.
+Drain::Thread* Drain::find_thread(uint64_t number) {
+  const auto has_number = [number](const Thread& one) { return one.buffer->number == number; };
+  const auto found = std::find_if(threads_.begin(), threads_.end(), has_number);
+  return found != threads_.end() ? &*found : nullptr;
+}
+
 // Reads what the thread with that number has recorded, as a run does, unless too many rows wait for
 // a run. Null if there is no such thread.
 Drain::Thread* Drain::read_now(uint64_t number) {
@@ -100,14 +107,12 @@ Drain::Thread* Drain::read_now(uint64_t number) {
   // After the ends, so that who ended a range is known; before a thread is found, since it moves
   // all of them.
   meet_new_threads();
-  const auto has_number = [number](const Thread& one) { return one.buffer->number == number; };
-  const auto found = std::find_if(threads_.begin(), threads_.end(), has_number);
-  if (found == threads_.end()) return nullptr;
-  if (reads) {
+  Thread* const found = find_thread(number);
+  if (found != nullptr && reads) {
     list(*found);
     read_thread(*found, read_ticks(globals_.use_cycle_counter));
   }
-  return &*found;
+  return found;
 }
 
 Drained Drain::take() {
@@ -272,12 +277,10 @@ void Drain::list(Thread& thread) {
 }
 
 uint32_t Drain::thread_index(uint64_t number, uint32_t otherwise) {
-  for (Thread& thread : threads_) {
-    if (thread.buffer->number != number) continue;
-    list(thread);
-    return thread.index;
-  }
-  return otherwise;  // it is gone
+  Thread* const found = find_thread(number);
+  if (found == nullptr) return otherwise;  // it is gone
+  list(*found);
+  return found->index;
 }
 
 // Steps that are over, also where their thread does nothing any more.

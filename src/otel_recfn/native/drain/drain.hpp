@@ -68,10 +68,14 @@ class Drain {
   // Looks at what threads record from now on: those that have recorded something by then are
   // followed.
   void begin_looks();
-  // A look at each of them that is due, of which there may be none, and the threads that have
-  // recorded nothing between the two.
-  bool begin_look();
-  std::vector<QuietThread> end_look();
+  // A look at each of them that is due, which should come so long after the last one: adds those
+  // that have recorded nothing for a millisecond. Returns whether one of them may run operators all
+  // the same, so that `remove_busy` has to follow a millisecond later: below a span that isn't
+  // sampled these have no moment; and where the look comes late, because other processes have the
+  // cores, the thread may have had none.
+  bool look(std::vector<QuietThread>& quiet, int64_t pause_ns);
+  // Removes threads that have gone on since that look.
+  void remove_busy(std::vector<QuietThread>& quiet);
   // What a thread ran that was found so.
   void add_sample(uint64_t thread_number, NewSample sample);
   // So many rows never got to whoever asked for them. From any thread.
@@ -144,6 +148,7 @@ class Drain {
 
   // drain.cpp: a run, and the tables that rows index.
   void read(bool close_open, bool end_steps);
+  Thread* find_thread(uint64_t number);
   Thread* read_now(uint64_t number);
   Drained take();
   void drop_read(size_t closed);
@@ -191,7 +196,8 @@ class Drain {
   static void count_begin(Thread& thread);
 
   // python_samples.cpp
-  bool is_due(const Thread& thread, uint64_t ticks) const;
+  int64_t nanoseconds(uint64_t ticks) const;
+  std::optional<QuietThread> look_at(Thread& thread, uint64_t ticks) const;
   void place(Thread& thread, const NewSample& sample);
 
   // open_ranges.cpp
@@ -228,6 +234,7 @@ class Drain {
   std::atomic<uint64_t> discarded_{0};
   std::atomic<uint64_t> ended_at_{UINT64_MAX};  // ticks of the last stop
   uint64_t earlier_ended_at_ = UINT64_MAX;      // of the last one before this recording
+  uint64_t looked_at_ = 0;  // in ticks: when all threads were looked at, or one was sampled
 };
 
 Drain& drain();

@@ -13,92 +13,109 @@ namespace {
 // each second.
 constexpr int64_t kQuietShare = 10;
 constexpr int64_t kMaxPauseNs = 1'000'000'000;
+// Looks may come late, or not at all for a while, as where the machine is suspended. A thread that
+// has gone on since the last one wasn't quiet for all that time.
+constexpr int64_t kMaxGapNs = 5 * kLookPeriodNs;
+constexpr uint64_t kWordsWithTicks = 3;  // at a record's end, whatever its kind (core/record.hpp)
 
-uint64_t unsampled_begins(const ThreadBuffer& buffer) {
-  return buffer.counts.unsampled.load(std::memory_order_relaxed);
+Progress progress_of(const ThreadBuffer& buffer) {
+  return {buffer.reading.published.load(std::memory_order_acquire),
+          buffer.counts.unsampled.load(std::memory_order_relaxed)};
 }
 
-uint64_t written_position(const ThreadBuffer& buffer) {
-  return buffer.reading.published.load(std::memory_order_acquire);
+// Whether the last record before a position is less than `moment` from `ticks`. What else is among
+// its last words (a handle, a number) is hardly ever a time, and none of the last millisecond for
+// longer than that. What the drain has read may be written over now: it isn't looked at, and counts
+// as long ago, since the drain comes ten times a second.
+bool has_just_recorded(const ThreadBuffer& buffer, uint64_t position, uint64_t ticks,
+                       uint64_t moment) {
+  const RingReading& reading = buffer.reading;
+  const Ring& ring = reading.rings[reading.num_rings.load(std::memory_order_acquire) - 1];
+  const uint64_t first = std::max(ring.from, reading.consumed.load(std::memory_order_relaxed));
+  for (uint64_t back = 1; back <= kWordsWithTicks && first + back <= position; ++back) {
+    const uint64_t word = ring.words[(position - back) & (ring.capacity - 1)];
+    if (ticks + moment - word < 2 * moment) return true;
+  }
+  return false;
 }
 
 }  // namespace
 
+int64_t Drain::nanoseconds(uint64_t ticks) const {
+  return static_cast<int64_t>(static_cast<double>(ticks) * globals_.ns_per_tick);
+}
+
 void Drain::begin_looks() {
   now();  // the clock is measured, if it wasn't yet
   meet_new_threads();
-  const uint64_t ticks = read_ticks(globals_.use_cycle_counter);
+  looked_at_ = read_ticks(globals_.use_cycle_counter);
   for (Thread& thread : threads_) {
-    thread.looks = Looks{};
-    thread.looks.first_position = written_position(*thread.buffer);
-    thread.looks.ticks = ticks;
+    const Progress progress = progress_of(*thread.buffer);
+    thread.looks = {progress.position, progress, looked_at_, looked_at_};
   }
 }
 
-bool Drain::is_due(const Thread& thread, uint64_t ticks) const {
-  const Looks& looks = thread.looks;
-  const bool is_followed = written_position(*thread.buffer) != looks.first_position;
-  if (!is_followed || thread.has_ended) return false;
-  const int64_t pause_ns = std::min(looks.quiet_ns / kQuietShare, kMaxPauseNs);
-  return static_cast<double>(ticks - looks.ticks) * globals_.ns_per_tick >=
-         static_cast<double>(pause_ns);
-}
-
-bool Drain::begin_look() {
+bool Drain::look(std::vector<QuietThread>& quiet, int64_t pause_ns) {
   meet_new_threads();
-  bool has_any = false;
   const uint64_t ticks = read_ticks(globals_.use_cycle_counter);
+  bool is_unsure = nanoseconds(ticks - looked_at_) > pause_ns + kQuietNs;
   for (Thread& thread : threads_) {
-    Looks& looks = thread.looks;
-    if (looks.ticks == 0) looks.ticks = ticks;  // it has begun to record since the last look
-    const uint64_t position = written_position(*thread.buffer);
-    if (position != looks.position) {
-      looks.position = position;
-      looks.unsampled = unsampled_begins(*thread.buffer);
-      looks.quiet_ns = 0;
-    }
-    looks.is_under_way = is_due(thread, ticks);
-    has_any = has_any || looks.is_under_way;
+    const uint64_t unsampled = thread.looks.progress.unsampled;
+    const std::optional<QuietThread> found = look_at(thread, ticks);
+    if (!found) continue;
+    quiet.push_back(*found);
+    is_unsure = is_unsure || thread.looks.progress.unsampled != unsampled;
   }
-  return has_any;
+  looked_at_ = ticks;
+  return is_unsure;
 }
 
-std::vector<QuietThread> Drain::end_look() {
-  std::vector<QuietThread> quiet;
-  const uint64_t ticks = read_ticks(globals_.use_cycle_counter);
-  for (Thread& thread : threads_) {
-    Looks& looks = thread.looks;
-    if (!std::exchange(looks.is_under_way, false)) continue;
-    const auto duration_ns =
-        static_cast<int64_t>(static_cast<double>(ticks - looks.ticks) * globals_.ns_per_tick);
-    looks.ticks = ticks;
-    const ThreadBuffer& buffer = *thread.buffer;
-    // Operators below a span that isn't sampled are begun, too, and written nowhere.
-    const bool is_quiet = written_position(buffer) == looks.position &&
-                          unsampled_begins(buffer) == looks.unsampled && !thread.has_ended;
-    looks.quiet_ns = is_quiet ? looks.quiet_ns + duration_ns : 0;
-    if (is_quiet) {
-      QuietThread found{};
-      found.number = buffer.number;
-      found.ident = buffer.identity.ident;
-      found.native_id = buffer.identity.native_id;
-      found.position = looks.position;
-      found.duration_ns = duration_ns;
-      quiet.push_back(found);
-    }
-  }
-  return quiet;
+// Nothing if the thread isn't due for a look, or isn't quiet.
+std::optional<QuietThread> Drain::look_at(Thread& thread, uint64_t ticks) const {
+  const ThreadBuffer& buffer = *thread.buffer;
+  const Progress progress = progress_of(buffer);
+  Looks& looks = thread.looks;
+  if (progress.position == looks.first_position || thread.has_ended) return std::nullopt;
+  const bool has_gone_on = !(progress == looks.progress);
+  if (has_gone_on) looks = {looks.first_position, progress, ticks, looked_at_};
+  const int64_t quiet_ns = nanoseconds(ticks - looks.since);
+  const int64_t elapsed_ns = nanoseconds(ticks - looks.ticks);
+  if (elapsed_ns < std::min(quiet_ns / kQuietShare, kMaxPauseNs)) return std::nullopt;
+  looks.ticks = ticks;
+  const auto moment = static_cast<uint64_t>(static_cast<double>(kQuietNs) / globals_.ns_per_tick);
+  if (has_just_recorded(buffer, progress.position, ticks, moment)) return std::nullopt;
+  QuietThread found{};
+  found.number = buffer.number;
+  found.ident = buffer.identity.ident;
+  found.native_id = buffer.identity.native_id;
+  found.position = progress.position;
+  found.duration_ns = has_gone_on ? std::min(elapsed_ns, kMaxGapNs) : elapsed_ns;
+  found.quiet_ns = quiet_ns;
+  return found;
 }
 
-void Drain::add_sample(uint64_t thread_number, NewSample sample) {
-  const auto is_it = [thread_number](const Thread& thread) {
-    return thread.buffer->number == thread_number;
+void Drain::remove_busy(std::vector<QuietThread>& quiet) {
+  const auto has_gone_on = [this](const QuietThread& found) {
+    const Thread* const thread = find_thread(found.number);
+    return thread == nullptr || !(progress_of(*thread->buffer) == thread->looks.progress);
   };
-  const auto found = std::find_if(threads_.begin(), threads_.end(), is_it);
-  if (found == threads_.end()) return;
-  // The moment of the look, at which the thread was at that position. It may have gone on since.
-  sample.ticks = found->looks.ticks;
-  found->samples.push_back(std::move(sample));
+  quiet.erase(std::remove_if(quiet.begin(), quiet.end(), has_gone_on), quiet.end());
+}
+
+// C code that holds the GIL, json.loads for instance, may run for long until the thread's frames
+// can be read. If the thread has recorded nothing meanwhile, that is the time of its function, too;
+// else the sample has the moment of the look, at which the thread was at that position.
+void Drain::add_sample(uint64_t thread_number, NewSample sample) {
+  Thread* const thread = find_thread(thread_number);
+  if (thread == nullptr) return;
+  Looks& looks = thread->looks;
+  looked_at_ = read_ticks(globals_.use_cycle_counter);
+  if (progress_of(*thread->buffer).position == sample.position) {
+    sample.duration_ns += nanoseconds(looked_at_ - looks.ticks);
+    looks.ticks = looked_at_;
+  }
+  sample.ticks = looks.ticks;
+  thread->samples.push_back(std::move(sample));
 }
 
 // An operator is no Python: what it takes is its own time, whatever frame is below it. But what its
@@ -114,9 +131,7 @@ void Drain::place(Thread& thread, const NewSample& sample) {
   placed.last_begun = make_event_id(thread.buffer->number, thread.ordinal);
   placed.time_ns = time_ns;
   placed.since_ns = std::min(thread.last_ns, time_ns);
-  // It had been quiet for long, was looked at seldom, and has recorded something meanwhile.
-  const int64_t longest_ns = std::max(kLookPeriodNs, time_ns - placed.since_ns);
-  placed.duration_ns = std::min(sample.duration_ns, longest_ns);
+  placed.duration_ns = sample.duration_ns;
   placed.name = names_.intern(sample.name);
   placed.thread = thread.index;
   placed.context = has_open ? open->row.context : thread.context;

@@ -6,7 +6,8 @@
 //                               the sample lies in
 //
 // A position never comes again, and at the same position the same ranges are open. So nobody has to
-// stop the thread, or to read its stack.
+// stop the thread, or to read its stack. A record has its moment among its last words, so that one
+// look is enough, also where what runs between two records is shorter than the time between looks.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -16,7 +17,8 @@
 
 namespace recfn {
 
-constexpr int64_t kLookPeriodNs = 20'000'000;  // 50 looks a second
+constexpr int64_t kLookPeriodNs = 20'000'000;  // 50 looks a second on average
+constexpr int64_t kQuietNs = 1'000'000;
 
 // What a thread ran, as rows of a drain index it.
 struct Sample {
@@ -60,6 +62,7 @@ struct QuietThread {
   uint64_t number, ident, native_id;
   uint64_t position;  // of its ring
   int64_t duration_ns;
+  int64_t quiet_ns;  // how long looks have found it there
   // What clocks say of the last part of that time. 0: they say nothing.
   int64_t interval_ns;  // how long it is
   int64_t worked_ns;    // the thread's own work
@@ -71,19 +74,27 @@ struct QuietThread {
 constexpr auto fields_of(const QuietThread*) {
   return std::array{RECFN_FIELD(QuietThread, number),      RECFN_FIELD(QuietThread, ident),
                     RECFN_FIELD(QuietThread, native_id),   RECFN_FIELD(QuietThread, position),
-                    RECFN_FIELD(QuietThread, duration_ns), RECFN_FIELD(QuietThread, interval_ns),
-                    RECFN_FIELD(QuietThread, worked_ns),   RECFN_FIELD(QuietThread, coreless_ns),
-                    RECFN_FIELD(QuietThread, others_ns),   RECFN_FIELD(QuietThread, busiest)};
+                    RECFN_FIELD(QuietThread, duration_ns), RECFN_FIELD(QuietThread, quiet_ns),
+                    RECFN_FIELD(QuietThread, interval_ns), RECFN_FIELD(QuietThread, worked_ns),
+                    RECFN_FIELD(QuietThread, coreless_ns), RECFN_FIELD(QuietThread, others_ns),
+                    RECFN_FIELD(QuietThread, busiest)};
 }
 
-// When a thread was looked at, and what was seen.
+// How far a thread has come, as other threads see it.
+struct Progress {
+  uint64_t position = 0;   // of its ring
+  uint64_t unsampled = 0;  // begins that were not recorded, for want of a sampled span
+  bool operator==(const Progress& other) const {
+    return position == other.position && unsampled == other.unsampled;
+  }
+};
+
+// What looks at a thread have seen.
 struct Looks {
   uint64_t first_position = 0;  // of its ring as looking began: until it records it isn't followed
-  uint64_t position = 0;        // at the last look
-  uint64_t unsampled = 0;       // begins that were not recorded by then, for want of a sampled span
-  uint64_t ticks = 0;           // of the last look
-  int64_t quiet_ns = 0;         // how long it had been quiet by then
-  bool is_under_way = false;    // a look
+  Progress progress;            // at the last look
+  uint64_t since = 0;           // in ticks: the look that found it there first
+  uint64_t ticks = 0;           // of the last look, or of its sample
 };
 
 }  // namespace recfn

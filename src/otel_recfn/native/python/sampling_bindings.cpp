@@ -1,6 +1,7 @@
 // The looks of our sampling thread in Python, which sources/python_samples.py describes.
 #include <algorithm>
 #include <mutex>
+#include <random>
 #include <string>
 #include <time.h>
 #include <utility>
@@ -17,7 +18,6 @@ namespace recfn {
 namespace {
 
 constexpr auto kPeriodNs = static_cast<uint64_t>(kLookPeriodNs);
-constexpr long kQuietNs = 1'000'000;
 
 RowRecordType<QuietThread> quiet_type;
 
@@ -32,10 +32,11 @@ ThreadClocks& thread_clocks() {
   return *instance;
 }
 
-// What clocks say of a quiet thread, if they were read when it was looked at before.
+// What clocks say of a quiet thread, if they were read since it is there, or at the look before.
 void note_work(QuietThread& quiet, ThreadClocks& clocks) {
   ThreadClocks::Clock* const own = clocks.find(quiet.native_id);
-  const bool is_recent = clocks.interval_ns() <= quiet.duration_ns + kLookPeriodNs / 2;
+  const int64_t longest_ns = quiet.quiet_ns + quiet.duration_ns + kLookPeriodNs / 2;
+  const bool is_recent = clocks.interval_ns() <= longest_ns;
   if (own == nullptr || own->worked_ns == ThreadClocks::kUnknown || !is_recent) return;
   quiet.interval_ns = clocks.interval_ns();
   quiet.worked_ns = own->worked_ns;
@@ -50,17 +51,25 @@ void note_work(QuietThread& quiet, ThreadClocks& clocks) {
   }
 }
 
-std::vector<QuietThread> look() {
-  {
-    const std::lock_guard lock(drain().mutex());
-    if (!drain().begin_look()) return {};
-  }
-  const timespec quiet{0, kQuietNs};
-  nanosleep(&quiet, nullptr);
+// The time until the next look. It isn't always the same: the frames of a thread are often read
+// where it gives the GIL back, and from there a program that repeats itself would be at the same
+// place after the same time, so that samples found nothing else.
+uint64_t next_pause_ns() {
+  thread_local std::minstd_rand random;
+  return kPeriodNs / 2 + random() % kPeriodNs;
+}
+
+std::vector<QuietThread> look(uint64_t pause_ns) {
   std::vector<QuietThread> found;
-  {
+  const auto looks = [&found, pause_ns] {
     const std::lock_guard lock(drain().mutex());
-    found = drain().end_look();
+    return drain().look(found, static_cast<int64_t>(pause_ns));
+  };
+  if (looks() && !found.empty()) {
+    const timespec quiet{0, kQuietNs};
+    nanosleep(&quiet, nullptr);
+    const std::lock_guard lock(drain().mutex());
+    drain().remove_busy(found);
   }
   if (found.empty()) return found;
   thread_clocks().read();
@@ -84,8 +93,9 @@ PyObject* wait_for_quiet(PyObject*, PyObject* argument) {
   const bool done = without_gil([&quiet, seconds] {
     const auto looks = static_cast<uint64_t>(std::max(0.0, seconds) * 1e9) / kPeriodNs;
     for (uint64_t left = looks; quiet.empty() && left > 0; --left) {
-      if (looks_waker().wait(kPeriodNs)) return;
-      quiet = look();
+      const uint64_t pause_ns = next_pause_ns();
+      if (looks_waker().wait(pause_ns)) return;
+      quiet = look(pause_ns);
     }
   });
   return done ? quiet_type.list(quiet) : nullptr;

@@ -136,7 +136,7 @@ def _samples(
     event_id: NDArray[np.int64],
     base_ns: int,
 ) -> list[Sample]:
-    """The samples of each run, at equal distances.
+    """The samples of each run, at equal distances and of equal times.
 
     Args:
         events: the events of the trace.
@@ -152,14 +152,21 @@ def _samples(
             name=run.name,
             thread=tracks[run.thread],
             time_ns=base_ns + run.start + run.length * number // run.samples,
-            duration_ns=run.duration // run.samples,
+            duration_ns=_part(run.duration, number, run.samples),
             parent=parents.get(run.parent, 0),
             context=NO_CONTEXT,
+            waits_for=run.waits_for,
+            is_in_operator=run.is_in_operator,
             item=run.item,
         )
         for run in events.samples
         for number in range(1, run.samples + 1)
     ]
+
+
+def _part(whole: int, number: int, count: int) -> int:
+    """One of so many equal parts, whose sum is the whole; they are numbered from 1."""
+    return whole * number // count - whole * (number - 1) // count
 
 
 def _in_order(events: TraceEvents) -> _Ordered:

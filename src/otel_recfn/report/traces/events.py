@@ -23,11 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otel_recfn.batches.sampled_functions import (
+    IN_OPERATOR,
     LOADED_ITEM,
     SAMPLE_COUNT,
     SAMPLED,
     SAMPLED_FUNCTION,
     SAMPLED_TIME,
+    WAITED_FOR,
 )
 from otel_recfn.model.batch import TrainingStep
 from otel_recfn.model.events import STEP_NUMBER
@@ -75,6 +77,10 @@ class SampleSlice(NamedTuple):
     """The time that they stand for."""
     parent: int
     """The ``Event id`` of the range around it; 0: none."""
+    waits_for: str
+    """What the thread waited for; empty if it isn't known to have waited."""
+    is_in_operator: bool
+    """Whether the thread waited in an operator, whose time it is."""
     item: str
     """The index of the item that a DataLoader makes; empty if none is known."""
 
@@ -186,6 +192,8 @@ class TraceEvents:
             samples=min(max(int(args[SAMPLE_COUNT]), 1), MAX_SAMPLES),
             duration=max(int(args[SAMPLED_TIME]), 0),
             parent=int(args["Parent id"]),
+            waits_for=str(args.get(WAITED_FOR, "")),
+            is_in_operator=args.get(IN_OPERATOR) is True,
             item=str(args.get(LOADED_ITEM, "")),
         )
         self.samples.append(found)

@@ -19,11 +19,13 @@ import numpy as np
 
 from otel_recfn.batches.number_sets import distinct, equals
 from otel_recfn.batches.sampled_functions import (
+    IN_OPERATOR,
     LOADED_ITEM,
     SAMPLE_COUNT,
     SAMPLED,
     SAMPLED_FUNCTION,
     SAMPLED_TIME,
+    WAITED_FOR,
     SampledRun,
 )
 from otel_recfn.model.batch import Batch, Track
@@ -77,19 +79,31 @@ def encode_steps(batch: Batch, pid: int, base_ns: int) -> bytes:
 
 
 def encode_runs(runs: Sequence[SampledRun], pid: int, base_ns: int) -> bytes:
-    """The bytes of slices of runs of samples."""
+    """The bytes of slices of runs of samples, in each of which the thread waited for one thing."""
     chunks = []
     for run in runs:
-        each = NamedSlice(f"{run.name} (sampled)", run.thread, run.start_ns, run.end_ns)
-        args = {
+        each = NamedSlice(_run_name(run), run.thread, run.start_ns, run.end_ns)
+        args: dict[str, Any] = {
             SAMPLED_FUNCTION: run.name,
             SAMPLE_COUNT: run.samples,
             SAMPLED_TIME: run.duration_ns,
             "Parent id": run.parent,
             **({LOADED_ITEM: run.item} if run.item else {}),
         }
+        if run.waits_for:
+            args[WAITED_FOR] = run.waits_for
+        if run.is_in_operator:
+            args[IN_OPERATOR] = True
         chunks.append(_annotation(each, args, pid, base_ns, category=SAMPLED))
     return "".join(chunks).encode()
+
+
+def _run_name(run: SampledRun) -> str:
+    """The name of a run's slice. In an operator, whose time it is, it says what that waits for."""
+    if not run.is_in_operator:
+        return f"{run.name} (sampled)"
+    preposition = "in" if run.waits_for == run.name else "for"
+    return f"waits {preposition} {run.waits_for} (sampled)"
 
 
 def _annotation(

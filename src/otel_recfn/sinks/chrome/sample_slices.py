@@ -1,8 +1,11 @@
 """Runs of samples as slices, which lie between the ranges of a thread and between the begins and
 ends of the program's spans in it.
 
-    thread   [ aten::mm ][ save: gzip.compress (sampled) ]  [ aten::mm ]
-    spans    ┌ POST /train ─────────────────────────────────────────────┐
+    thread   [ aten::mm ][ save: gzip.compress (sampled) ]  [ aten::mm                           ]
+                                                               [ waits for spinner-0 (sampled) ]
+    spans    ┌ POST /train ─────────────────────────────────────────────────────────────────────┐
+
+In an operation there are slices of what its thread waited for there.
 
 A file that is written while the program runs shows the last runs of each thread, which may go on,
 in its tail.
@@ -25,7 +28,7 @@ class SampleSlices:
     """The runs of samples in a file."""
 
     def __init__(self) -> None:
-        self._runs = SampledRuns()
+        self._runs = SampledRuns(by_wait=True)
         self._changes: dict[int, int] = {}
         """When a span of the program's began or ended last, by the operating system's id of the
         thread.
@@ -36,8 +39,7 @@ class SampleSlices:
         changes: dict[int, list[int]] = {thread: [at] for thread, at in self._changes.items()}
         for span in batch.spans:
             changes.setdefault(span.thread.native_id, []).append(span.end_ns or span.start_ns)
-        samples = [sample for sample in batch.samples if not sample.is_in_operator]
-        over = self._runs.add([_after_changes(sample, changes) for sample in samples])
+        over = self._runs.add([_after_changes(sample, changes) for sample in batch.samples])
         newest = sorted((max(times), thread) for thread, times in changes.items())
         self._changes = {thread: at for at, thread in newest[-MAX_THREADS:]}
         return [run for run in map(_after_ranges, over) if run.length_ns > 0]

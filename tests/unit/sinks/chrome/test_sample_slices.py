@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from helpers.batches import MAIN_THREAD, make_batch, open_for_long
+from helpers.batches import MAIN_THREAD, WORKER_THREAD, make_batch, open_for_long
 from helpers.trace_files import events_in, samples_in
 from otel_recfn.batches.wall import wall_time
 from otel_recfn.model.batch import NO_CONTEXT, Batch, ProgramSpan, Sample
 from otel_recfn.model.events import EventFlag, EventSource, RecordScope, make_event_id
+from otel_recfn.report.findings import findings
+from otel_recfn.report.process import Process
+from otel_recfn.report.recording import Recording
 from otel_recfn.report.traces.reading import read_trace
 from otel_recfn.sinks.chrome.writer import TraceWriter
 
@@ -37,7 +40,7 @@ def operator(number: int, start_ms: int, end_ms: int, **more: Any) -> dict[str, 
     }
 
 
-def samples(name: str, since_ms: int, *at_ms: int, parent: int = 0) -> list[Sample]:
+def samples(name: str, since_ms: int, *at_ms: int, parent: int = 0, **more: Any) -> list[Sample]:
     return [
         Sample(
             name,
@@ -47,6 +50,7 @@ def samples(name: str, since_ms: int, *at_ms: int, parent: int = 0) -> list[Samp
             parent,
             NO_CONTEXT,
             since_ns=NOW_NS + since_ms * MS,
+            **more,
         )
         for time_ms in at_ms
     ]
@@ -143,6 +147,68 @@ def test_a_report_reads_them_as_samples(writer: TraceWriter, path: Path) -> None
     )
     (thread,) = wall_time(process.batch, samples=process.samples).threads
     assert [(one.name, one.time, one.count) for one in thread.functions] == [(SAVE, 60_000.0, 3)]
+
+
+def test_slices_say_whom_their_thread_waited_for(writer: TraceWriter, path: Path) -> None:
+    """Each says one thing."""
+    rows = [operator(1, 0, 10), operator(2, 100, 200)]
+    inside: dict[str, Any] = {"parent": SECOND, "is_in_operator": True}
+    found = [
+        *samples(SAVE, 10, 20),
+        *samples(SAVE, 10, 40, 60, waits_for="spinner-0"),
+        *samples(SAVE, 10, 80, waits_for="other processes"),
+        *samples(LOAD, 100, 120, 140, waits_for="spinner-0", **inside),
+        *samples(LOAD, 100, 160, waits_for=LOAD, **inside),
+    ]
+    writer.write(batch(rows, found))
+    assert times(path) == [
+        (f"{SAVE} (sampled)", 10, 20),
+        (f"{SAVE} (sampled)", 20, 60),
+        (f"{SAVE} (sampled)", 60, 80),
+        ("waits for spinner-0 (sampled)", 100, 140),
+        (f"waits in {LOAD} (sampled)", 140, 160),
+    ]
+    says = [
+        [event["args"].get(name) for name in ("Samples", "Waited for", "In operator")]
+        for event in samples_in(path)
+    ]
+    assert says == [
+        [1, None, None],
+        [2, "spinner-0", None],
+        [1, "other processes", None],
+        [2, "spinner-0", True],
+        [1, LOAD, True],
+    ]
+
+
+@pytest.mark.parametrize("waits_for", ["", "spinner-0", "other processes", LOAD])
+def test_a_report_of_the_file_finds_what_one_of_the_recording_does(
+    writer: TraceWriter, path: Path, waits_for: str
+) -> None:
+    other = {"thread": WORKER_THREAD, "event_id": make_event_id(WORKER_THREAD.number, 1)}
+    rows = [
+        operator(1, 0, 100, name="waits", cpu_time_ns=MS),
+        operator(2, 200, 201),
+        {**operator(1, 0, 100, name="works", cpu_time_ns=60 * MS), **other},
+    ]
+    waits: dict[str, Any] = {"parent": FIRST, "is_in_operator": True, "waits_for": waits_for}
+    found = [
+        *(samples(LOAD, 0, 30, 50, **waits) if waits_for else []),
+        *(samples(LOAD, 0, 70, **{**waits, "waits_for": "thread-1"})),
+        *samples(SAVE, 100, 120, 140, 160, 180, 199),
+    ]
+    recorded = batch(rows, found)
+    writer.write(recorded)
+    writer.close()
+    processes = [Process("", recorded, samples=found), read_trace(path).process]
+    of_recording, of_file = (findings([Recording([process])]) for process in processes)
+    assert {finding.rule for finding in of_recording} == {"cpu", "outside"}
+    assert [finding[:4] for finding in of_file] == [finding[:4] for finding in of_recording]
+    functions, same = (
+        wall_time(process.batch, samples=process.samples).threads[0].functions
+        for process in processes
+    )
+    assert functions == same
 
 
 def test_a_run_that_cannot_be_read_is_counted(tmp_path: Path) -> None:

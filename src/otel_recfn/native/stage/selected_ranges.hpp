@@ -164,7 +164,7 @@ class Comparison {
     uint32_t* const parents = parents_.data();
     size_t not_here = 0;
     bool nests = true, any_first = false;
-    ids_.clear_for(ranges);
+    ids_.clear_for(ranges.size());
     for (auto index = static_cast<uint32_t>(ranges.size()); index-- > 0;) {
       const Range& one = ranges[index];
       any_first |= comes_first(one);

@@ -53,7 +53,7 @@ def _item_text(frames: list[FrameType]) -> str:
     """The text for an item, given the frames from the innermost one to the loader's."""
     index = frames[-1].f_locals.get(BATCH)
     for frame in reversed(frames):
-        if not frame.f_globals.get("__name__", "").startswith(MODULES):
+        if not str(frame.f_globals.get("__name__")).startswith(MODULES):
             break
         if ITEM in frame.f_locals:
             index = frame.f_locals[ITEM]

@@ -142,7 +142,7 @@ def instrumented(
 
 def steps(training: Training, seconds: float, tracer: Any) -> list[float]:
     """Milliseconds of each step, at least of one, in a span if there is a tracer."""
-    span_of_step = (
+    step_span = (
         partial(tracer.start_as_current_span, "step")
         if isinstance(tracer, trace.Tracer)
         else nullcontext
@@ -151,7 +151,7 @@ def steps(training: Training, seconds: float, tracer: Any) -> list[float]:
     end = time.perf_counter() + seconds
     while not taken or time.perf_counter() < end:
         began = time.perf_counter()
-        with span_of_step():
+        with step_span():
             training.step()
         taken.append((time.perf_counter() - began) * 1e3)
     return taken

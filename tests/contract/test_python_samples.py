@@ -215,12 +215,12 @@ def test_a_function_has_the_time_for_which_nobody_else_could_run() -> None:
                 pass
             hold_the_gil()
 
-    def time_of_a_sample() -> float:
+    def sample_time() -> float:
         found = [each for each in prof.outside() if each.name == "hold_the_gil"]
         return max([each.time / each.count for each in found], default=0)
 
     with profile() as prof, running(serve):
-        wait_until(lambda: time_of_a_sample() > 150_000)
+        wait_until(lambda: sample_time() > 150_000)
 
 
 def test_a_thread_that_waits_for_a_lock_is_found_in_the_function_that_takes_it() -> None:
@@ -326,14 +326,14 @@ def run_a_server(done: threading.Event) -> None:
     serve(asyncio.run, wait_for_requests(done))
 
 
-def wait_beside_a_pool(done: threading.Event) -> None:
+def wait_with_an_idle_pool(done: threading.Event) -> None:
     with ThreadPoolExecutor(1, "pool") as pool:
         pool.submit(record).result()
         done.wait()
 
 
 @pytest.mark.parametrize(
-    "wait", [get_from_a_queue, run_an_event_loop, run_a_server, wait_beside_a_pool]
+    "wait", [get_from_a_queue, run_an_event_loop, run_a_server, wait_with_an_idle_pool]
 )
 def test_waiting_for_work_is_shown_and_no_serious_finding(
     wait: Callable[[threading.Event], None],

@@ -241,7 +241,7 @@ def a_table_of_many_rows() -> None:
             model(rows).square().mean().backward()
 
 
-def gradients_of_gradients() -> None:
+def second_derivatives() -> None:
     """A penalty on gradients, so that backward passes compute with gradients themselves."""
     model = perceptron()
     for number in range(4):
@@ -273,5 +273,5 @@ HEALTHY: list[Callable[[], None]] = [
     requests_that_wait,
     data_in_memory,
     a_table_of_many_rows,
-    gradients_of_gradients,
+    second_derivatives,
 ]

@@ -230,7 +230,7 @@ def checkpoints_in_checkpoints() -> None:
             checkpoint(both, x, use_reentrant=False).sum().backward()
 
 
-def checkpoints_of_functions() -> None:
+def function_checkpoints() -> None:
     """They call no modules, and have no nodes of their own."""
     weights = [torch.ones(256, 256, requires_grad=True) for _ in range(3)]
 
@@ -257,7 +257,7 @@ class Norm(nn.Module):
         return (x * self.scale).softmax(1).float()
 
 
-def a_scale_of_numpy() -> None:
+def numpy_scale() -> None:
     model = nn.Sequential(nn.Linear(512, 8), nn.Linear(8, 512), Norm())
     with torch.no_grad():
         for _ in range(4):
@@ -390,8 +390,8 @@ PLANTED: list[tuple[str, str, Program]] = [
     ("memory", "aten::cat", a_cache_that_grows_by_one),
     ("tiny", "Reader", a_recurrent_network_by_hand),
     ("recompute", "Block", checkpoints_in_checkpoints),
-    ("recompute", "`encoder`", checkpoints_of_functions),
-    ("double", "Norm", a_scale_of_numpy),
+    ("recompute", "`encoder`", function_checkpoints),
+    ("double", "Norm", numpy_scale),
     ("sibling", "`layers.5`", one_slow_layer),
     ("batch", "Pictures.__getitem__", a_slow_first_item),
     ("batch", "_MultiProcessingDataLoaderIter", a_slow_item_of_a_worker),

@@ -26,7 +26,7 @@ torch = pytest.importorskip("torch")
 from helpers.healthy_programs import HEALTHY  # noqa: E402
 from helpers.planted_faults import (  # noqa: E402
     PLANTED,
-    checkpoints_of_functions,
+    function_checkpoints,
     waiting_in_a_module,
 )
 
@@ -92,7 +92,7 @@ def test_the_line_of_python_is_told_where_stacks_are_recorded() -> None:
             (rule, planted(rule))
             for rule in ["data", "compile", "sync", "copy", "tiny", "memory", "batch", "growth"]
         ],
-        ("recompute", checkpoints_of_functions),
+        ("recompute", function_checkpoints),
     ],
 )
 def test_the_same_is_found_in_traces(

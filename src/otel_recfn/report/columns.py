@@ -174,12 +174,12 @@ def _range_columns(process: Process, before: _Offsets, labels: dict[str, int]) -
 
 def _step_numbers(batch: Batch) -> Numbers:
     """The number of each row that is a step: its own or, of a profiler's, that in its name."""
-    in_names = np.array([_number_of_step(name) for name in batch.names], np.int64)
+    in_names = np.array([_step_number_in(name) for name in batch.names], np.int64)
     numbers = np.maximum(batch.step_number, in_names[batch.name])
     return np.where(is_step(batch), numbers, -1)
 
 
-def _number_of_step(name: str) -> int:
+def _step_number_in(name: str) -> int:
     """The number in the name of a profiler's step; -1 in other names."""
     number = name.removeprefix(PROFILER_STEP)
     has_number = name.startswith(PROFILER_STEP) and number.isdecimal()

@@ -201,9 +201,9 @@ def test_a_report_of_the_file_finds_what_one_of_the_recording_does(
     writer.write(recorded)
     writer.close()
     processes = [Process("", recorded, samples=found), read_trace(path).process]
-    of_recording, of_file = (findings([Recording([process])]) for process in processes)
-    assert {finding.rule for finding in of_recording} == {"cpu", "outside"}
-    assert [finding[:4] for finding in of_file] == [finding[:4] for finding in of_recording]
+    own, read = (findings([Recording([process])]) for process in processes)
+    assert {finding.rule for finding in own} == {"cpu", "outside"}
+    assert [finding[:4] for finding in read] == [finding[:4] for finding in own]
     functions, same = (
         wall_time(process.batch, samples=process.samples).threads[0].functions
         for process in processes
